@@ -1,0 +1,1 @@
+"""The learned answers: throughput, convergence, transfer, co-location, calibration."""

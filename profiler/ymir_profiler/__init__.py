@@ -1,0 +1,1 @@
+"""Measures throughput, memory, switch cost and pairwise transferability of real tasks."""

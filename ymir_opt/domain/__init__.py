@@ -1,0 +1,1 @@
+"""What a job, node, cluster, snapshot, group and plan is: typed, validated, immutable."""
