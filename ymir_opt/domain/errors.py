@@ -31,9 +31,7 @@ class YmirError(Exception):
         text = f"{self.place}: {self.problem}" if self.place else self.problem
         if self.remedy:
             text += f"; {self.remedy}"
-        return "".join(
-            ch if ch.isprintable() else ch.encode("unicode_escape").decode("ascii") for ch in text
-        )
+        return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode("ascii") for ch in text)
 
 
 class InputError(YmirError):

@@ -1,0 +1,1 @@
+"""The mathematics of one scheduling round, solver-neutral: instance, costs, columns, constraints."""
