@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
@@ -488,6 +489,32 @@ def _run(
     return entries
 
 
+_TWIN_FIELDS = (
+    "foundation_model",
+    "peft_type",
+    "batch_size",
+    "tenant",
+    "sharing",
+    "min_gpus",
+    "max_gpus",
+    "gpu_counts",
+    "gpu_types",
+    "node_selector",
+)
+
+
+def _twins(src: Source, jobs: list[dict[str, Any]]) -> None:
+    """Make some neighbours alike in all that sharing needs, so that groups are not rare."""
+    for first, second in pairwise(jobs):
+        ordinary = not {"workers", "parallelism", "remaining_s"} & (first.keys() | second.keys())
+        if ordinary and _rarely(src, 3):
+            first["sharing"] = Sharing.ALL
+            for name in _TWIN_FIELDS:
+                second.pop(name, None)
+                if name in first:
+                    second[name] = first[name]
+
+
 def build_snapshot(src: Source, recipe: Recipe) -> Snapshot:
     """Build one valid snapshot from a source of choices."""
     models = [f"fm{m}" for m in range(src.integer(1, recipe.models))]
@@ -495,6 +522,8 @@ def build_snapshot(src: Source, recipe: Recipe) -> Snapshot:
     queues = _queues(src, recipe)
     count = recipe.jobs if recipe.exact_jobs else src.integer(0, recipe.jobs)
     jobs = [_job(src, recipe, j, queues, models) for j in range(count)]
+    if recipe.transfer or recipe.colocation:
+        _twins(src, jobs)
     profiles = _profiles(src, recipe, jobs, models)
     groups = _run(src, recipe, jobs, nodes, profiles) if recipe.running else []
     names = [job["id"] for job in jobs]
