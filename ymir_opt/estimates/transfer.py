@@ -1,0 +1,89 @@
+"""Work ratios of warm starts and joint training from the rows of a snapshot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ymir_opt.domain.snapshot import Provenance, TransferMode, TransferRow
+from ymir_opt.estimates.protocols import Z80, Predictor, WorkRatio, benefit_probability
+
+__all__ = ["JOINT_RULE_LOG_SD", "TransferTable"]
+
+# Standard deviation of log(measured / geometric mean of pairs) for groups above two.
+JOINT_RULE_LOG_SD = 0.10
+
+
+def _of_row(row: TransferRow) -> WorkRatio:
+    low = row.low if row.low is not None else row.work_ratio
+    high = row.high if row.high is not None else row.work_ratio
+    p = row.p_benefit if row.p_benefit is not None else benefit_probability(row.work_ratio, low, high)
+    return WorkRatio(row.work_ratio, low, high, p, row.provenance is Provenance.PREDICTED)
+
+
+class TransferTable:
+    """Answers by (foundation model, sources, target); None where nothing is known."""
+
+    def __init__(
+        self, rows: Iterable[TransferRow], predictor: Predictor | None = None, *, pair_rule: bool = True
+    ) -> None:
+        self._predictor = predictor
+        self._pair_rule = pair_rule
+        self._warm: dict[tuple[str, str, str], TransferRow] = {}
+        self._joint: dict[tuple[str, tuple[str, ...], str], TransferRow] = {}
+        for row in rows:
+            if row.mode is TransferMode.WARM_START:
+                if isinstance(row.source, str):
+                    self._better(self._warm, (row.foundation_model, row.source, row.target), row)
+            else:
+                others = (row.source,) if isinstance(row.source, str) else row.source
+                self._better(self._joint, (row.foundation_model, tuple(sorted(others)), row.target), row)
+        self._cache: dict[tuple[str, tuple[str, ...], str], WorkRatio | None] = {}
+
+    @staticmethod
+    def _better(table: dict[Any, TransferRow], key: Any, row: TransferRow) -> None:
+        def rank(r: TransferRow) -> tuple[bool, bool]:
+            # measured before predicted, matched hyper-parameters before confounded ones
+            return (r.provenance is Provenance.PREDICTED, not r.matched_hyperparameters)
+
+        if key not in table or rank(row) < rank(table[key]):
+            table[key] = row
+
+    def warm_start(self, foundation_model: str, source: str, target: str) -> WorkRatio | None:
+        """Return the ratio of ``target``'s work when it starts from ``source`` (task or adapter)."""
+        row = self._warm.get((foundation_model, source, target))
+        if row is not None:
+            return _of_row(row)
+        if self._predictor is not None:
+            return self._predictor.warm_start(foundation_model, source, target)
+        return None
+
+    def joint(self, foundation_model: str, others: Sequence[str], target: str) -> WorkRatio | None:
+        """Return the ratio of ``target``'s work when it is trained together with ``others``.
+
+        The row whose source equals the others; else, for groups above two, the geometric mean of
+        the pairs, marked predicted, its interval widened by the rule's own error.
+        """
+        key = (foundation_model, tuple(sorted(others)), target)
+        if key not in self._cache:
+            self._cache[key] = self._find_joint(*key)
+        return self._cache[key]
+
+    def _find_joint(self, fm: str, others: tuple[str, ...], target: str) -> WorkRatio | None:
+        row = self._joint.get((fm, others, target))
+        if row is not None:
+            return _of_row(row)
+        if len(others) == 1:
+            return self._predictor.joint(fm, others, target) if self._predictor is not None else None
+        if not self._pair_rule:
+            return None
+        pairs = [self.joint(fm, (other,), target) for other in others]
+        if any(pair is None for pair in pairs):
+            return self._predictor.joint(fm, others, target) if self._predictor is not None else None
+        known = [pair for pair in pairs if pair is not None]
+        log_ratio = sum(math.log(pair.ratio) for pair in known) / len(known)
+        spread = [(math.log(pair.high) - math.log(pair.low)) / 2 for pair in known]
+        half = math.sqrt(sum(s * s for s in spread) / len(spread) + (Z80 * JOINT_RULE_LOG_SD) ** 2)
+        ratio, low, high = math.exp(log_ratio), math.exp(log_ratio - half), math.exp(log_ratio + half)
+        return WorkRatio(ratio, low, high, benefit_probability(ratio, low, high), True)
