@@ -54,6 +54,22 @@ def freeze(value: Mapping[Any, Any]) -> FrozenDict:
     return value if isinstance(value, FrozenDict) else FrozenDict(value)
 
 
+def _deep_frozen(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"contains {value}, which JSON cannot hold")
+    if isinstance(value, Mapping):
+        return FrozenDict({str(key): _deep_frozen(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(_deep_frozen(item) for item in value)
+    return value
+
+
+def _freeze_free(value: Mapping[str, Any]) -> FrozenDict:
+    """Freeze free labels all the way down, refusing figures that no JSON document can carry."""
+    frozen: FrozenDict = value if isinstance(value, FrozenDict) else _deep_frozen(value)
+    return frozen
+
+
 def _check_id(value: str) -> str:
     if not value.isprintable():
         raise ValueError("contains a line break or another control character")
@@ -74,7 +90,7 @@ Positive = Annotated[float, Field(gt=0, le=MAX_MAGNITUDE)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Labels = Annotated[Mapping[str, str], AfterValidator(freeze)]
-FreeLabels = Annotated[Mapping[str, Any], AfterValidator(freeze)]
+FreeLabels = Annotated[Mapping[str, Any], AfterValidator(_freeze_free)]
 Placement = Annotated[Mapping[Id, tuple[Count, ...]], AfterValidator(freeze)]
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ymir_opt.domain.base import Model, first_error, nearest
+from ymir_opt.domain.base import Model, first_error, nearest, short
 from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.domain.plan import Plan
 from ymir_opt.domain.snapshot import Job, Snapshot
@@ -41,13 +41,52 @@ M = TypeVar("M", bound=Model)
 def _parse(model: type[M], text: str | bytes, name: str) -> M:
     if len(text) > MAX_BYTES:
         raise InputError(name, f"{len(text)} bytes are more than {MAX_BYTES}", "split the document")
+    if isinstance(text, bytes):
+        text = _decoded(text, name)
     try:
-        return model.model_validate_json(text)
+        parsed = model.model_validate_json(text)
     except ValidationError as error:
         fault = first_error(error, model)
-        if error.errors(include_url=False, include_context=False)[0]["type"] == "json_invalid":
+        detail = error.errors(include_url=False, include_context=False)[0]
+        if detail["type"] == "json_invalid":
+            problem = detail["msg"][0].lower() + detail["msg"][1:]
+            raise InputError(
+                name, problem.replace("invalid JSON", "is not valid JSON"), fault.remedy
+            ) from None
+        if fault.place == "the document":
             raise InputError(name, fault.problem, fault.remedy) from None
         raise fault from None
+    _refuse_duplicates(text, name)
+    return parsed
+
+
+def _decoded(text: bytes, name: str) -> str:
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(name, f"byte {error.start} is not UTF-8", "save the file as UTF-8") from None
+
+
+class _DuplicateKeyError(Exception):
+    pass
+
+
+def _refuse_duplicates(text: str, name: str) -> None:
+    """Refuse a document in which an object names a key twice: which value counts would be a guess."""
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    raise _DuplicateKeyError(key)
+                seen.add(key)
+
+    try:
+        json.loads(text, object_pairs_hook=once)
+    except _DuplicateKeyError as error:
+        key = str(error.args[0])
+        raise InputError(name, f"an object has the key {short(key)} twice", "keep one of them") from None
 
 
 def parse_snapshot(text: str | bytes, name: str = "snapshot") -> Snapshot:
@@ -91,20 +130,34 @@ def rounded(value: Any) -> Any:
     return value
 
 
+def _rounded_literal(literal: str) -> float:
+    # twelve digits and a point cannot carry more than twelve significant digits
+    return float(literal) if len(literal) <= 13 else float(f"{float(literal):.12g}")
+
+
+def _plain(model: Model, *, exclude_defaults: bool = False) -> dict[str, Any]:
+    """Return the model as plain JSON values, floats at 12 significant digits."""
+    text = model.model_dump_json(by_alias=True, exclude_defaults=exclude_defaults)
+    data: dict[str, Any] = json.loads(text, parse_float=_rounded_literal)
+    return data
+
+
 def dump_json(model: Model, *, indent: int | None = None, exclude_defaults: bool = False) -> str:
     """Return the document as JSON, floats at 12 significant digits, fields in their order."""
-    data = model.model_dump(mode="json", by_alias=True, exclude_defaults=exclude_defaults)
+    data = _plain(model, exclude_defaults=exclude_defaults)
     schema_name = getattr(model, "schema_", None)
     if exclude_defaults and schema_name is not None:
         data = {"schema": schema_name, **data}
-    return json.dumps(rounded(data), ensure_ascii=False, indent=indent, allow_nan=False) + "\n"
+    return json.dumps(data, ensure_ascii=False, indent=indent, allow_nan=False) + "\n"
+
+
+def _sorted_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def canonical_json(value: Any) -> str:
-    """Return sorted-key JSON without spaces: what hashes are taken of."""
-    return json.dumps(
-        rounded(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
-    )
+    """Return sorted-key JSON without spaces, floats at 12 digits: what hashes are taken of."""
+    return _sorted_json(rounded(value))
 
 
 def sha256(value: Any) -> str:
@@ -114,7 +167,7 @@ def sha256(value: Any) -> str:
 
 def snapshot_sha256(snapshot: Snapshot) -> str:
     """Return the hash that binds a plan to its snapshot (sorted keys, defaults filled in)."""
-    return sha256(snapshot.model_dump(mode="json", by_alias=True))
+    return hashlib.sha256(_sorted_json(_plain(snapshot)).encode()).hexdigest()
 
 
 def schema(name: str) -> dict[str, Any]:

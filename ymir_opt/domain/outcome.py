@@ -20,9 +20,11 @@ from ymir_opt.domain.snapshot import (
     JobState,
     Mode,
     ProbeState,
+    Provenance,
     RunningGroup,
     Snapshot,
     TransferMode,
+    TransferRow,
 )
 from ymir_opt.domain.validate import validate
 
@@ -65,7 +67,7 @@ def joint_ratio(snapshot: Snapshot, job: str, others: tuple[str, ...]) -> float 
     """
     jobs = {j.id: j for j in snapshot.jobs}
     target = jobs[job]
-    rows: dict[tuple[str, ...], float] = {}
+    best: dict[tuple[str, ...], TransferRow] = {}
     for row in snapshot.profiles.transfer:
         if (
             row.mode is TransferMode.JOINT
@@ -73,7 +75,10 @@ def joint_ratio(snapshot: Snapshot, job: str, others: tuple[str, ...]) -> float 
             and row.target == target.task
         ):
             source = (row.source,) if isinstance(row.source, str) else row.source
-            rows.setdefault(tuple(sorted(source)), row.work_ratio)
+            key = tuple(sorted(source))
+            if key not in best or _trust(row) < _trust(best[key]):
+                best[key] = row
+    rows = {key: row.work_ratio for key, row in best.items()}
     tasks = tuple(sorted(str(jobs[name].task) for name in others))
     if tasks in rows:
         return rows[tasks]
@@ -82,6 +87,11 @@ def joint_ratio(snapshot: Snapshot, job: str, others: tuple[str, ...]) -> float 
     if not known or len(known) < len(pairs):
         return None
     return math.exp(math.fsum(math.log(ratio) for ratio in known) / len(known))
+
+
+def _trust(row: TransferRow) -> tuple[bool, bool]:
+    """Order rows for the same figure: measured first, then matched hyper-parameters."""
+    return (row.provenance is Provenance.PREDICTED, not row.matched_hyperparameters)
 
 
 def outcome(snapshot: Snapshot, plan: Plan, *, ratio_of: RatioOf = joint_ratio) -> Snapshot:

@@ -215,6 +215,13 @@ def _groups(snapshot: Snapshot) -> None:
                     f"{short(name)} is not in the group",
                     nearest(name, set(group.jobs)),
                 )
+            source = group.starts_from[name]
+            if (source.adapter is None) == (source.job is None):
+                raise InputError(
+                    f"{place}.starts_from.{name}",
+                    "names both an adapter and a job" if source.adapter else "names neither adapter nor job",
+                    'give {"adapter": id} or {"job": id}',
+                )
     _exclusive(snapshot, member_of)
     for i, rejected in enumerate(snapshot.rejected_merges):
         if len(set(rejected.jobs)) != len(rejected.jobs):
