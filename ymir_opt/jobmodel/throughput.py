@@ -212,25 +212,25 @@ def _interpolation(
     if segment is not None:
         return segment
     xy = np.array(near, dtype=np.float64)
-    q = np.array(query, dtype=np.float64)
+    triangles = np.array(list(combinations(range(len(near)), 3)), dtype=np.int64).reshape(-1, 3)
+    corner, offset = xy[triangles[:, 0]], np.array(query, dtype=np.float64) - xy[triangles[:, 0]]
+    side1, side2 = xy[triangles[:, 1]] - corner, xy[triangles[:, 2]] - corner
+    det = side1[:, 0] * side2[:, 1] - side1[:, 1] * side2[:, 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        u = (offset[:, 0] * side2[:, 1] - offset[:, 1] * side2[:, 0]) / det
+        v = (side1[:, 0] * offset[:, 1] - side1[:, 1] * offset[:, 0]) / det
+        inside = (np.abs(det) > 1e-12) & (u > -1e-12) & (v > -1e-12) & (u + v < 1 + 1e-12)
     best: tuple[float, list[tuple[tuple[int, int], float]]] | None = None
-    for a, b, c in combinations(range(len(near)), 3):
-        matrix = np.array([xy[b] - xy[a], xy[c] - xy[a]]).T
-        det = matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
-        if abs(det) < 1e-12:
+    for row in np.flatnonzero(inside):
+        matrix = np.array([side1[row], side2[row]])
+        centre = np.linalg.solve(2 * matrix, np.sum(matrix**2, axis=1))
+        radius = float(centre @ centre)
+        distance = np.sum((xy - corner[row] - centre) ** 2, axis=1)
+        if np.any(distance < radius - 1e-9) or (best is not None and radius >= best[0] - 1e-9):
             continue
-        u = ((q[0] - xy[a, 0]) * matrix[1, 1] - (q[1] - xy[a, 1]) * matrix[0, 1]) / det
-        v = ((q[1] - xy[a, 1]) * matrix[0, 0] - (q[0] - xy[a, 0]) * matrix[1, 0]) / det
-        if min(u, v, 1 - u - v) < -1e-12:
-            continue
-        centre = np.linalg.solve(2 * matrix.T, np.sum(matrix**2, axis=0))
-        radius = float(np.sum(centre**2))
-        distance = np.sum((xy - xy[a] - centre) ** 2, axis=1)
-        if np.any(distance < radius - 1e-9):
-            continue
-        weights = [(near[a], 1 - u - v), (near[b], u), (near[c], v)]
-        if best is None or radius < best[0] - 1e-9:
-            best = (radius, [(p, float(w)) for p, w in weights if w > 1e-12])
+        shares = (1.0 - float(u[row]) - float(v[row]), float(u[row]), float(v[row]))
+        corners = [near[k] for k in triangles[row]]
+        best = (radius, [(p, w) for p, w in zip(corners, shares, strict=True) if w > 1e-12])
     return None if best is None else best[1]
 
 
