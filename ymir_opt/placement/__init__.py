@@ -1,0 +1,1 @@
+"""GPUs to nodes: exact tests, packing, and the search behind them."""
