@@ -1,0 +1,1 @@
+"""Scheduling policies behind one protocol: ours and the baselines of the literature."""

@@ -1,0 +1,1 @@
+"""Trace-driven what-if over time: engine, workloads, metrics, bounds."""

@@ -1,0 +1,367 @@
+"""Traces: what arrives when, and the truth about it (work, speed, transfer).
+
+The truth is used by the engine only; policies see :mod:`ymir_opt.simulator.estimates` through a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ymir_opt.jobmodel import JobModel, WorkloadJob, read_workload
+
+__all__ = [
+    "ModelSpeeds",
+    "RigidSpeeds",
+    "Speeds",
+    "TraceJob",
+    "TransferTruth",
+    "Workload",
+    "synthetic_rigid",
+    "titan_workload",
+]
+
+RIGID_KEY = ("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job of a trace, with its true work.
+
+    Attributes
+    ----------
+    id : str
+    submitted_at_s : float
+    work : float
+        Samples to the target (rigid jobs: seconds at `requested_gpus`).
+    requested_gpus, min_gpus, max_gpus : int
+        A rigid job has all three equal.
+    model, task : str
+        Foundation model and task; "" for rigid jobs.
+    batch_size : int
+        Global batch, samples; 0 for rigid jobs.
+    kind : int
+        Job class in the workload's transfer truth, -1 none.
+    epoch_samples : float
+        Samples between two evaluations (probes count them).
+    reached : bool
+        False: the target is never reached and the job ends at its epoch limit.
+    failing_starts : int
+        How many starts fail before one succeeds.
+    gpu_types : tuple of str or None
+        Allowed types; None: all.
+    """
+
+    id: str
+    submitted_at_s: float
+    work: float
+    requested_gpus: int = 1
+    min_gpus: int = 1
+    max_gpus: int = 1
+    model: str = ""
+    task: str = ""
+    batch_size: int = 0
+    kind: int = -1
+    epoch_samples: float = 0.0
+    reached: bool = True
+    queue: str = "default"
+    priority: int = 0
+    weight: float = 1.0
+    deadline_s: float = float("inf")
+    min_runtime_s: float = 0.0
+    movable: bool = True
+    sharing: str = "tenant"
+    failing_starts: int = 0
+    gpu_types: tuple[str, ...] | None = None
+
+    @property
+    def rigid(self) -> bool:
+        """Say whether the work is seconds at the requested count."""
+        return not self.model
+
+
+class Speeds(Protocol):
+    """True speeds.
+
+    Attributes
+    ----------
+    types : tuple of str
+        GPU types with speeds.
+    """
+
+    types: tuple[str, ...]
+
+    def rate(self, model: str, batch: int, placement: tuple[int, ...], gpu_type: str) -> float:
+        """Return samples/s of a job on a placement (0: cannot run)."""
+        ...
+
+    def predicted(self, model: str, batch: int, gpus: int, gpu_type: str) -> float:
+        """Return seconds a sample as the reference predicts them (inf: unknown)."""
+        ...
+
+    def start_s(self, model: str, gpu_type: str, warm: bool) -> float:
+        """Return the seconds of a cold or warm start."""
+        ...
+
+
+@dataclass
+class ModelSpeeds:
+    """Speeds from a job model's tables.
+
+    Parameters
+    ----------
+    model : JobModel
+    types : tuple of str
+    warm_s : float or None
+        Seconds of a start on GPUs that already hold the model; None: the same as a cold one (the tables
+        do not say what a warm start costs).
+    restart_s : float
+        Part of a cold start besides the context switch.
+    """
+
+    model: JobModel
+    types: tuple[str, ...]
+    warm_s: float | None = None
+    restart_s: float = 30.0
+
+    def rate(self, model: str, batch: int, placement: tuple[int, ...], gpu_type: str) -> float:
+        """Return samples/s on a placement; 0 outside the measured range."""
+        return self.model.samples_per_s(model, batch, placement, gpu_type) or 0.0
+
+    def predicted(self, model: str, batch: int, gpus: int, gpu_type: str) -> float:
+        """Return the reference's seconds a sample on a packed placement."""
+        found = self.model.iteration(model, batch, gpus, gpu_type)
+        return float("inf") if found is None else found.predicted_seconds / found.samples
+
+    def start_s(self, model: str, gpu_type: str, warm: bool) -> float:
+        """Return the seconds of a start."""
+        if warm and self.warm_s is not None:
+            return self.warm_s
+        return self.restart_s + self.model.context_switch_s(model, gpu_type)
+
+
+@dataclass
+class RigidSpeeds:
+    """Rigid jobs only: speed one at the requested count on every type."""
+
+    types: tuple[str, ...]
+    restart_s: float = 0.0
+
+    def rate(self, model: str, batch: int, placement: tuple[int, ...], gpu_type: str) -> float:
+        """Return 1: a second of work a second."""
+        return 1.0
+
+    def predicted(self, model: str, batch: int, gpus: int, gpu_type: str) -> float:
+        """Return 1."""
+        return 1.0
+
+    def start_s(self, model: str, gpu_type: str, warm: bool) -> float:
+        """Return the restart cost."""
+        return self.restart_s
+
+
+@dataclass(frozen=True)
+class TransferTruth:
+    """True transfer between job classes; see :class:`ymir_opt.policies.view.TransferTable`."""
+
+    models: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
+    warm: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    joint: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    share: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A trace and its truth.
+
+    Attributes
+    ----------
+    name : str
+    jobs : callable
+        Returns a fresh iterator over the jobs in order of submission (so that a long trace need not be
+        held in memory, and a run can be resumed).
+    speeds : Speeds
+    transfer : TransferTruth
+    throughput_keys : tuple of (str, int)
+        (model, batch) pairs that the speed table must hold.
+    counts : int
+        Largest GPU count of the speed table.
+    queues : tuple of str
+    length : int or None
+        Number of jobs, if known (for progress).
+    """
+
+    name: str
+    jobs: Callable[[], Iterator[TraceJob]]
+    speeds: Speeds
+    transfer: TransferTruth = field(default_factory=TransferTruth)
+    throughput_keys: tuple[tuple[str, int], ...] = ()
+    counts: int = 1
+    queues: tuple[str, ...] = ("default",)
+    length: int | None = None
+
+    @classmethod
+    def of(cls, name: str, jobs: Iterable[TraceJob], speeds: Speeds, **fields: object) -> Workload:
+        """Return a workload that holds its jobs, sorted by submission (stable)."""
+        held = tuple(sorted(jobs, key=lambda job: job.submitted_at_s))
+        known = {
+            "throughput_keys": tuple(sorted({(j.model, j.batch_size) for j in held if not j.rigid})),
+            "counts": max((j.max_gpus for j in held), default=1),
+            "queues": tuple(sorted({j.queue for j in held} | {"default"})),
+            "length": len(held),
+            **fields,
+        }
+        return cls(name, lambda: iter(held), speeds, **known)  # type: ignore[arg-type]
+
+
+def titan_workload(
+    path: Path | str,
+    model: JobModel,
+    *,
+    gpu_types: tuple[str, ...] = ("V100",),
+    cluster_gpus: int = 32,
+    warm_s: float | None = None,
+    restart_s: float = 30.0,
+    against: str = "trace",
+    load: float = 1.0,
+) -> Workload:
+    """Return one of Titan's workloads with the truth of the measured tables.
+
+    Parameters
+    ----------
+    path : Path or str
+        ``workload-0.csv``.
+    model : JobModel
+    gpu_types : tuple of str
+    cluster_gpus : int
+        Cap of every job's GPUs (the reference uses min(32, floor(T / bmin))).
+    warm_s, restart_s : float
+        See :class:`ModelSpeeds`.
+    against : {"trace", "best_single"}
+        Denominator of the transfer ratios. The work of a job alone is always the trace's own setting; with
+        "best_single" the gain that only comes from better hyper-parameters is taken out of the ratios.
+    load : float
+        Arrivals are this many times as frequent.
+    """
+    rows = read_workload(path)
+    classes: dict[tuple[str, str, tuple[str, int], float, int], int] = {}
+    examples: list[WorkloadJob] = []
+    jobs = []
+    for row in rows:
+        key = (row.model, row.task, row.setting, row.target, row.batch_size)
+        if key not in classes:
+            classes[key] = len(examples)
+            examples.append(row)
+        work = model.work(row)
+        jobs.append(
+            TraceJob(
+                id=row.name,
+                submitted_at_s=row.submitted_at_s / load,
+                work=work.samples,
+                requested_gpus=row.requested_gpus,
+                max_gpus=model.max_gpus(row.model, row.batch_size, cluster_gpus),
+                model=row.model,
+                task=row.task,
+                batch_size=row.batch_size,
+                kind=classes[key],
+                epoch_samples=float(model.samples_per_epoch(row.task)),
+                reached=work.reached,
+            )
+        )
+    keys = {(row.model, row.batch_size) for row in examples}
+    keys |= {(a.model, a.batch_size + b.batch_size) for a in examples for b in examples if a.model == b.model}
+    return Workload.of(
+        Path(path).parent.name or str(path),
+        jobs,
+        ModelSpeeds(model, gpu_types, warm_s, restart_s),
+        transfer=_transfer(model, examples, against, gpu_types[0]),
+        throughput_keys=tuple(sorted(keys)),
+        counts=cluster_gpus,
+    )
+
+
+def _transfer(model: JobModel, examples: list[WorkloadJob], against: str, gpu_type: str) -> TransferTruth:
+    size = len(examples)
+    warm, joint, share = (np.full((size, size), np.nan) for _ in range(3))
+    use = "best_single" if against == "best_single" else "trace"
+    for i, job in enumerate(examples):
+        for j, other in enumerate(examples):
+            if job.model != other.model:
+                continue
+            found = model.temporal_ratio(job, other.task, use)  # type: ignore[arg-type]
+            if found is not None and job.task != other.task:
+                warm[i, j] = found.ratio
+            found = model.joint_ratio(job, other.task, use)  # type: ignore[arg-type]
+            if found is not None and job.task != other.task:
+                joint[i, j] = found.ratio
+            local = [model.iteration(job.model, e.batch_size, 1, gpu_type) for e in (job, other)]
+            if local[0] is not None and local[1] is not None:
+                speed = model.shared_speed(
+                    job.model, (local[0].local_batch, local[1].local_batch), gpu_type
+                )
+                if speed is not None:
+                    share[i, j] = speed[0]
+    return TransferTruth(
+        tuple(e.model for e in examples),
+        tuple(e.task for e in examples),
+        tuple(e.batch_size for e in examples),
+        warm,
+        joint,
+        share,
+    )
+
+
+def synthetic_rigid(
+    jobs: int,
+    *,
+    gpus: int,
+    seed: int = 0,
+    load: float = 0.9,
+    mean_s: float = 3600.0,
+    sizes: tuple[int, ...] = (1, 2, 4, 8),
+    gpu_type: str = "V100",
+    held: bool = False,
+) -> Workload:
+    """Return a synthetic trace of rigid jobs: Poisson arrivals, log-normal run times.
+
+    Parameters
+    ----------
+    jobs : int
+    gpus : int
+        Size of the cluster that `load` refers to.
+    seed : int
+    load : float
+        Offered GPU-seconds per second over `gpus`.
+    mean_s : float
+        Mean run time.
+    sizes : tuple of int
+        GPU counts, equally likely.
+    held : bool
+        True: keep the jobs in memory; False: generate them anew for every run.
+    """
+    gap = mean_s * float(np.mean(sizes)) / (load * gpus)
+
+    def generate() -> Iterator[TraceJob]:
+        rng = np.random.default_rng(seed)
+        now, made = 0.0, 0
+        while made < jobs:
+            number = min(4096, jobs - made)
+            gaps = rng.exponential(gap, number)
+            works = rng.lognormal(np.log(mean_s) - 0.5, 1.0, number)
+            counts = rng.choice(sizes, number)
+            for step, work, size in zip(gaps.tolist(), works.tolist(), counts.tolist(), strict=True):
+                now += step
+                yield TraceJob(f"r{made}", now, max(work, 1.0), size, size, size)
+                made += 1
+
+    speeds = RigidSpeeds((gpu_type,))
+    name = f"rigid-{jobs}"
+    if held:
+        return Workload.of(name, generate(), speeds)
+    return Workload(name, generate, speeds, counts=max(sizes), length=jobs)
