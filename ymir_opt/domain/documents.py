@@ -187,9 +187,16 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a text file completely or not at all (temporary file in the same folder, then rename)."""
+    """Write a text file completely or not at all (temporary file in the same folder, then rename).
+
+    A link is followed; a device or pipe is written to directly, never replaced.
+    """
     path = Path(path)
     try:
+        path = path.resolve()
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, encoding="utf-8")
+            return
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
     except OSError as error:
         raise InputError(

@@ -1,0 +1,49 @@
+"""Where tables go: to standard output on a terminal, else to standard error."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Output"]
+
+
+@dataclass(frozen=True)
+class Output:
+    """How one command answers.
+
+    Attributes
+    ----------
+    json : bool
+        JSON was asked for (``--json``): no tables.
+    to_stdout : bool
+        A document goes to standard output (``-o -``), so tables must not.
+    """
+
+    json: bool = False
+    to_stdout: bool = False
+
+    @property
+    def terminal(self) -> bool:
+        """Whether standard output is a terminal."""
+        return sys.stdout.isatty()
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether JSON goes to standard output."""
+        return self.json or self.to_stdout or not self.terminal
+
+    @property
+    def wants_tables(self) -> bool:
+        """Whether tables are shown at all."""
+        return not self.json
+
+    def console(self) -> Console:
+        """Return the console for tables."""
+        from rich.console import Console
+
+        return Console(stderr=self.to_stdout or not self.terminal, highlight=False, markup=False, emoji=False)
