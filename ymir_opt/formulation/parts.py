@@ -29,8 +29,9 @@ __all__ = [
     "fewest_blocks",
     "fewest_nodes",
     "group_use",
-    "normalised",
     "node_capacity",
+    "node_limits",
+    "normalised",
     "part_of",
     "splits",
 ]
@@ -144,7 +145,7 @@ def node_capacity(instance: Instance, shape: Shape) -> IntArray:
     for limit, each in zip(node_limits(instance), (shape.cpus_per_gpu, shape.host_gib_per_gpu), strict=True):
         if each > 0:
             limited = np.minimum(limited, np.floor(limit / each * (1 + 1e-12) + _TOLERANCE))
-    allowed = np.minimum(capacity.astype(np.float64), limited).astype(np.int64)
+    allowed: IntArray = np.minimum(capacity.astype(np.float64), limited).astype(np.int64)
     if shape.whole:
         whole = np.array([instance.whole_node(n) for n in range(count)], np.int64)
         allowed = np.where((capacity == whole) & (allowed == whole), whole, 0)
