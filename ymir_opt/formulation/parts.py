@@ -34,6 +34,7 @@ __all__ = [
     "normalised",
     "part_of",
     "splits",
+    "units_left",
 ]
 
 IntArray = NDArray[np.int64]
@@ -337,3 +338,22 @@ class Resources:
         """Return units that nodes have, rounded down; infinite stays at a huge number."""
         finite = np.minimum(figures * self.scale + 1e-6, float(1 << 52))
         return np.floor(finite).astype(np.int64)
+
+
+def units_left(instance: Instance, scales: tuple[Resources, Resources], kept: Iterable[int]) -> IntArray:
+    """Return the units of CPU and host memory that kept running groups leave on each node, int64[N, 2].
+
+    A node that they overuse has nothing left.
+    """
+    taken = np.zeros((len(instance.nodes), 2))
+    for r in kept:
+        use = group_use(instance, r)
+        if use[0] or use[1]:
+            np.add.at(taken, instance.gpu_node[instance.running[r].gpus], use)
+    return np.stack(
+        [
+            scale.limit(np.maximum(limit - taken[:, i], 0.0))
+            for i, (scale, limit) in enumerate(zip(scales, node_limits(instance), strict=True))
+        ],
+        axis=1,
+    )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.formulation.instance import Instance
-from ymir_opt.formulation.parts import Resources, group_use, node_capacity, node_limits
+from ymir_opt.formulation.parts import Resources, group_use, node_capacity, units_left
 from ymir_opt.formulation.shapes import Shape
 
 __all__ = ["MAX_PATTERNS", "MAX_UNIONS", "Kinds", "Site", "find_sites", "patterns", "unions"]
@@ -144,7 +144,7 @@ def find_sites(
         for n in np.unique(instance.gpu_node[instance.running[r].gpus]).tolist():
             hosts.setdefault(n, []).append(r)
     scales, each = _scales(parts, [group_use(instance, r) for r in keepable])
-    limits = _limits(instance, scales, fixed)
+    limits = units_left(instance, scales, fixed)
     uses = {r: group_use(instance, r) for r in keepable}
     grouped: dict[object, Site] = {}
     for n in np.flatnonzero(fits.any(axis=0)).tolist():
@@ -176,20 +176,6 @@ def _scales(
     cpus = Resources.of([p.cpus_per_gpu for p in parts] + [use[0] for use in kept])
     host = Resources.of([p.host_gib_per_gpu for p in parts] + [use[1] for use in kept])
     return (cpus, host), tuple((cpus.need(p.cpus_per_gpu), host.need(p.host_gib_per_gpu)) for p in parts)
-
-
-def _limits(instance: Instance, scales: tuple[Resources, Resources], fixed: Sequence[int]) -> IntArray:
-    """Units of CPU and host memory left on each node beside the fixed groups, int64[N, 2]."""
-    taken = np.zeros((len(instance.nodes), 2))
-    for r in fixed:
-        np.add.at(taken, instance.gpu_node[instance.running[r].gpus], group_use(instance, r))
-    return np.stack(
-        [
-            scale.limit(np.maximum(limit - taken[:, i], 0.0))
-            for i, (scale, limit) in enumerate(zip(scales, node_limits(instance), strict=True))
-        ],
-        axis=1,
-    )
 
 
 def _site(
