@@ -42,7 +42,6 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         name=PROGRAM,
         help="Plan which fine-tuning jobs run where, merged with whom, and prove how good the plan is.",
         add_completion=False,
-        no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -102,7 +101,8 @@ def run(arguments: Sequence[str]) -> int:
     ``YMIR_DEBUG=1`` lets the traceback of an unexpected error through.
     """
     try:
-        app = build_app(arguments[0] if arguments else None)
+        arguments = arguments or ("--help",)
+        app = build_app(arguments[0])
         code = app(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except YmirError as error:

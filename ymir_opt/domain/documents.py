@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema
 
-from ymir_opt.domain.base import Model, first_error, nearest, short
+from ymir_opt.domain.base import FrozenDict, Model, first_error, nearest, short
 from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.domain.plan import Plan
 from ymir_opt.domain.snapshot import Job, Snapshot
@@ -170,6 +171,13 @@ def snapshot_sha256(snapshot: Snapshot) -> str:
     return hashlib.sha256(_sorted_json(_plain(snapshot)).encode()).hexdigest()
 
 
+class _SchemaGenerator(GenerateJsonSchema):
+    """Writes the defaults of immutable mappings, which pydantic cannot."""
+
+    def encode_default(self, dft: Any) -> Any:
+        return dict(dft) if isinstance(dft, FrozenDict) else super().encode_default(dft)
+
+
 def schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema of ``snapshot``, ``plan`` or ``job``.
 
@@ -182,7 +190,9 @@ def schema(name: str) -> dict[str, Any]:
         raise NotFoundError("schema", f"{name!r} is unknown", nearest(name, set(SCHEMAS)))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **SCHEMAS[name].model_json_schema(by_alias=True, mode="validation"),
+        **SCHEMAS[name].model_json_schema(
+            by_alias=True, mode="validation", schema_generator=_SchemaGenerator
+        ),
     }
 
 

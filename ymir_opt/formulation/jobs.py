@@ -148,7 +148,7 @@ class JobTable:
         gpus = np.arange(low, min(high, len(rate) - 1) + 1, dtype=np.int64)
         if job.gpu_counts is not None:
             gpus = gpus[np.isin(gpus, job.gpu_counts)]
-        return gpus[~np.isnan(rate[gpus])]
+        return np.asarray(gpus[~np.isnan(rate[gpus])])
 
     def rate(self, jobs: IntArray, types: IntArray, gpus: IntArray) -> FloatArray:
         """Return each job's samples/s alone on ``gpus`` GPUs of a type; NaN where unknown."""

@@ -88,7 +88,8 @@ def _solve(model: LinearModel, node_limit: int) -> tuple[IntArray | None, bool]:
     """Return a feasible point or None, and whether the answer is proven."""
     import highspy
 
-    highs = highspy.Highs()
+    # the subclass's constructor registers callbacks, and that prints a banner before any option is set
+    highs = highspy.Highs.__bases__[0]()
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("parallel", "off")
     highs.setOptionValue("random_seed", 0)

@@ -220,6 +220,7 @@ class SnapshotView:
         self.rejected = rejected
         self.queues = queues
         self.solo_nodes = solo_nodes or {}
+        self.adapters: frozenset[int] = frozenset()
         self._columns = columns
         self._cache: dict[str, NDArray[Any]] = {}
 

@@ -223,11 +223,9 @@ class SlotJobs:
             tries = [mu / spread, mu, mu * spread]
             parts = [self._limits(b.envelope, m, lam, length, begin) for m in tries]
             limit = np.maximum(np.maximum(parts[0][0], parts[1][0]), parts[2][0])
-            tail = end + np.maximum(0.0, np.maximum.reduce([m - p[3] for m, p in zip(tries, parts, strict=True)]))
             if best is not None:
-                np.maximum(limit, best[0], out=limit)
-                np.maximum(tail, best[1], out=tail)
-            best = (limit, tail)
+                np.maximum(limit, best, out=limit)
+            best = limit
             at = np.argmin(limit, axis=1)
             there = np.stack([p[0][every, at] for p in parts])
             which = np.argmax(there, axis=0)
@@ -237,9 +235,9 @@ class SlotJobs:
                 np.where(edge, spread**1.5, spread**0.6), _MIN_SPREAD, _MAX_SPREAD
             )
         low = limit[every, at]
-        value[b.rows] = np.minimum(low, tail)
+        value[b.rows] = np.minimum(low, end)
         self._add_usage(b, tries, parts, at, length, cells, usage)
-        short = low > tail
+        short = low > end
         self.reach_s[b.rows] = np.where(short, self.reach_s[b.rows] * 2.0, self.reach_s[b.rows])
         return int(short.sum())
 

@@ -1,0 +1,229 @@
+"""Fitted parameters on disk: one JSON document a model, with a checksum; never pickle.
+
+A file is refused if it is cut off, altered, of another kind or of another format version. Floats
+are written with ten significant digits, keys sorted, so that refitting gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ymir_opt.domain.errors import InputError, NotFoundError
+
+__all__ = ["SCHEMA", "Artefact", "Fields", "read_artefact", "render", "write_text"]
+
+SCHEMA = "ymir.model/1"
+MAX_BYTES = 64 << 20
+DIGITS = 10
+REFIT = "fit it again with `ymir-plan fit`"
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """One fitted model as read from disk.
+
+    Attributes
+    ----------
+    kind : str
+        Which model it is for, such as ``throughput``.
+    version : int
+        Version of that model's parameters.
+    parameters : mapping
+    source : mapping
+        Where the training data came from, its licence and its checksum.
+    sha256 : str
+        Checksum of the document without this field.
+    place : str
+        The file, for messages.
+    """
+
+    kind: str
+    version: int
+    parameters: Mapping[str, Any]
+    source: Mapping[str, Any]
+    sha256: str
+    place: str
+
+    def fields(self) -> Fields:
+        """Return typed access to the parameters."""
+        return Fields(self.parameters, self.place)
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON types with floats rounded to ten significant digits."""
+    if isinstance(value, np.ndarray):
+        return [_plain(item) for item in value.tolist()]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        rounded = float(f"{value:.{DIGITS}g}")
+        return 0.0 if rounded == 0 else rounded
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} cannot be part of an artefact")
+
+
+def _canonical(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def render(kind: str, version: int, parameters: Mapping[str, Any], source: Mapping[str, Any]) -> str:
+    """Return the document of a fitted model, with its checksum; non-finite numbers become null."""
+    body = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "version": version,
+        "parameters": _plain(parameters),
+        "source": _plain(source),
+    }
+    body["sha256"] = hashlib.sha256(_canonical(body).encode()).hexdigest()
+    return _canonical(body) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or nothing: to a temporary file beside it, then rename.
+
+    Raises
+    ------
+    InputError
+        If the folder does not exist or is not writable.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(str(path.parent), f"cannot be written ({error.strerror})", "name another folder") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_artefact(path: Path, kind: str, version: int) -> Artefact:
+    """Read and check one fitted model.
+
+    Raises
+    ------
+    NotFoundError
+        If the file does not exist or cannot be read.
+    InputError
+        If it is cut off, altered, or of another kind or version.
+    """
+    place = str(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise NotFoundError(place, f"cannot be read ({error.strerror})", "name a folder with fitted models") from None
+    if len(raw) > MAX_BYTES:
+        raise InputError(place, f"is larger than {MAX_BYTES >> 20} MiB", REFIT)
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise InputError(place, "is cut off or not JSON", REFIT) from None
+    if not isinstance(body, dict) or not isinstance(body.get("sha256"), str):
+        raise InputError(place, "is not a fitted model (no checksum)", REFIT)
+    if body.get("schema") != SCHEMA:
+        raise InputError(place, f"has format {str(body.get('schema'))[:40]!r}, this version reads {SCHEMA!r}", REFIT)
+    claimed = body.pop("sha256")
+    try:
+        actual = hashlib.sha256(_canonical(body).encode()).hexdigest()
+    except ValueError:
+        raise InputError(place, "contains a number that is not finite", REFIT) from None
+    if claimed != actual:
+        raise InputError(place, "was altered after it was fitted (its checksum differs)", REFIT)
+    if body.get("kind") != kind:
+        raise InputError(place, f"is a model of kind {str(body.get('kind'))[:40]!r}, not {kind!r}", REFIT)
+    if body.get("version") != version:
+        raise InputError(
+            place, f"holds version {str(body.get('version'))[:20]} of {kind}, this version reads {version}", REFIT
+        )
+    parameters, source = body.get("parameters"), body.get("source")
+    if not isinstance(parameters, dict) or not isinstance(source, dict):
+        raise InputError(place, "has no parameters or no source", REFIT)
+    return Artefact(kind, version, parameters, source, actual, place)
+
+
+class Fields:
+    """Typed access to an artefact's parameters; every miss is one line that names the field."""
+
+    def __init__(self, values: Mapping[str, Any], place: str) -> None:
+        self._values = values
+        self._place = place
+
+    def _get(self, name: str) -> Any:
+        if name not in self._values:
+            raise InputError(self._place, f"parameter {name!r} is missing", REFIT)
+        return self._values[name]
+
+    def _bad(self, name: str, wanted: str) -> InputError:
+        return InputError(self._place, f"parameter {name!r} is not {wanted}", REFIT)
+
+    def number(self, name: str) -> float:
+        """Return a finite number."""
+        value = self._get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._bad(name, "a number")
+        return float(value)
+
+    def text(self, name: str) -> str:
+        """Return a string."""
+        value = self._get(name)
+        if not isinstance(value, str):
+            raise self._bad(name, "text")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of strings."""
+        value = self._get(name)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._bad(name, "a list of texts")
+        return tuple(value)
+
+    def array(self, name: str, dimensions: int = 1) -> NDArray[np.float64]:
+        """Return a numeric array; null becomes NaN."""
+        value = self._get(name)
+        try:
+            found = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise self._bad(name, f"a numeric array of {dimensions} dimensions") from None
+        if found.ndim != dimensions and not (found.size == 0 and dimensions > 1):
+            raise self._bad(name, f"a numeric array of {dimensions} dimensions")
+        return found
+
+    def part(self, name: str) -> Fields:
+        """Return a nested group of parameters."""
+        value = self._get(name)
+        if not isinstance(value, dict):
+            raise self._bad(name, "a group of parameters")
+        return Fields(value, f"{self._place}: {name}")
+
+    def parts(self, name: str) -> list[Fields]:
+        """Return a list of nested groups."""
+        value = self._get(name)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self._bad(name, "a list of groups of parameters")
+        return [Fields(item, f"{self._place}: {name}[{i}]") for i, item in enumerate(value)]
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the parameters, sorted."""
+        return tuple(sorted(self._values))

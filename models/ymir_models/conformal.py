@@ -1,0 +1,81 @@
+"""Intervals and probabilities that hold on data never seen.
+
+Split conformal prediction (Vovk et al. 2005): the ceil((n+1)(1-a))-th smallest absolute residual of
+held-out predictions bounds the next error with probability at least 1-a, if cases are exchangeable.
+Where whole tasks are held out, cases inside one task are not exchangeable: residuals are then those
+of held-out *tasks*, and every task counts the same.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["LEVELS", "clustered_radius", "logit", "platt", "radius", "sigmoid"]
+
+FloatArray = NDArray[np.float64]
+
+LEVELS = (0.80, 0.95)
+
+
+def radius(residuals: ArrayLike, level: float) -> float:
+    """Return the half width that covers the next case with probability `level`.
+
+    Parameters
+    ----------
+    residuals : float[n]
+        Absolute (or scaled absolute) errors of held-out predictions.
+    """
+    ordered = np.sort(np.abs(np.asarray(residuals, dtype=np.float64)))
+    position = math.ceil((len(ordered) + 1) * level)
+    return float("inf") if position > len(ordered) else float(ordered[position - 1])
+
+
+def clustered_radius(residuals: ArrayLike, clusters: ArrayLike, level: float) -> float:
+    """Return the half width with every cluster weighing the same (for a case of a new cluster)."""
+    absolute = np.abs(np.asarray(residuals, dtype=np.float64))
+    _, where, number = np.unique(np.asarray(clusters), return_inverse=True, return_counts=True)
+    order = np.argsort(absolute, kind="stable")
+    weight = (1.0 / number)[where][order]
+    # the new cluster adds one more unit of weight at infinity
+    share = np.cumsum(weight) / (len(number) + 1)
+    position = int(np.searchsorted(share, level, side="left"))
+    return float("inf") if position >= len(absolute) else float(absolute[order[position]])
+
+
+def sigmoid(value: ArrayLike) -> FloatArray:
+    """Return 1/(1+exp(-x)) without overflow."""
+    x = np.clip(np.asarray(value, dtype=np.float64), -500.0, 500.0)
+    result: FloatArray = 1.0 / (1.0 + np.exp(-x))
+    return result
+
+
+def logit(probability: ArrayLike) -> FloatArray:
+    """Return log(p/(1-p)) with p kept off 0 and 1."""
+    p = np.clip(np.asarray(probability, dtype=np.float64), 1e-6, 1 - 1e-6)
+    result: FloatArray = np.log(p / (1 - p))
+    return result
+
+
+def platt(truth: ArrayLike, score: ArrayLike) -> tuple[float, float]:
+    """Return slope and intercept of P(true) = sigmoid(slope score + intercept) (Platt 1999).
+
+    Targets are (n1+1)/(n1+2) and 1/(n0+2) instead of 1 and 0, as Platt proposes, so that few or
+    separable cases do not give certainty.
+    """
+    y, s = np.asarray(truth, dtype=bool), np.asarray(score, dtype=np.float64)
+    n1, n0 = int(y.sum()), int((~y).sum())
+    target = np.where(y, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
+    x = np.column_stack([s, np.ones_like(s)])
+    w = np.array([0.0, math.log((n1 + 1) / (n0 + 1))])
+    for _ in range(100):
+        p = sigmoid(x @ w)
+        gradient = x.T @ (p - target) + 1e-6 * w
+        hessian = (x * (p * (1 - p))[:, None]).T @ x + 1e-6 * np.eye(2)
+        step = np.linalg.solve(hessian, gradient)
+        w = w - step * min(1.0, 5.0 / max(1e-12, float(np.abs(step).max())))
+        if float(np.abs(step).max()) < 1e-10:
+            break
+    return float(w[0]), float(w[1])

@@ -1,0 +1,109 @@
+"""Pruning that provably loses nothing.
+
+1. *Equal footprint*: of new columns with the same members, holders, shape and hence the same entries
+   in every constraint, only the cheapest can be in an optimum.
+2. *Fewer GPUs*: a new column is dominated by one of the same holders and members with fewer GPUs, no
+   higher cost, a level no higher, and the same fewest number of nodes: wherever the larger gang lies,
+   a part of its GPUs can hold the smaller one (host memory per GPU aside, hence equal there).
+3. *No gain*: a new column that costs no less than queueing its members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ymir_opt.domain.snapshot import Mode
+from ymir_opt.formulation.columns import MODES, ColumnTable
+from ymir_opt.formulation.shapes import Shape
+from ymir_opt.formulation.work import unique_rows
+
+__all__ = ["dominance"]
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+def dominance(table: ColumnTable, fewest: Callable[[Shape], int], running: BoolArray) -> ColumnTable:
+    """Return the table without dominated columns; ``notes['dominated']`` counts them.
+
+    Parameters
+    ----------
+    fewest : callable
+        Fewest nodes of a shape.
+    running : bool[J]
+        Jobs that hold GPUs now: rule 3 spares columns that contain one, because moving such a job
+        and stopping it are different things to the quota rules.
+    """
+    before = len(table)
+    table = table.take(np.flatnonzero(_gains(table, running)))
+    table = table.take(_cheapest(table))
+    table = table.take(np.flatnonzero(~_larger(table, fewest)))
+    return replace(
+        table, notes={**table.notes, "dominated": table.notes.get("dominated", 0) + before - len(table)}
+    )
+
+
+def _gains(table: ColumnTable, running: BoolArray) -> BoolArray:
+    present = table.jobs >= 0
+    safe = np.where(present, table.jobs, 0)
+    queued = np.where(present, table.queued_cost[safe], 0).sum(axis=1)
+    spared = (present & running[safe]).any(axis=1)
+    return np.asarray((table.keep >= 0) | (table.cost < queued) | spared)
+
+
+def _footprint(table: ColumnTable) -> IntArray:
+    """Return int64[C, K + 1]: the holders in any order of the others, and for sequences the order's head."""
+    sequence = (table.mode == MODES.index(Mode.SEQUENCE)) & (table.size > 1)
+    members = np.sort(table.jobs, axis=1)
+    head = np.where(sequence, table.jobs[:, 0], -1)
+    return np.column_stack([members, head])
+
+
+def _cheapest(table: ColumnTable) -> IntArray:
+    key = np.column_stack([_footprint(table), table.shape, table.keep])
+    _, inverse = unique_rows(key)
+    # among equal costs prefer what shares less: the earlier mode, then the earlier row
+    order = np.lexsort((np.arange(len(table)), table.mode, table.cost, inverse))
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = inverse[order[1:]] != inverse[order[:-1]]
+    return np.sort(order[first])
+
+
+def _larger(table: ColumnTable, fewest: Callable[[Shape], int]) -> BoolArray:
+    out = np.zeros(len(table), dtype=np.bool_)
+    if not table.shapes:
+        return out
+    shapes = table.shapes
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = np.array(
+        [
+            -1
+            if s.whole or s.worker
+            else kinds.setdefault(
+                (s.type, s.selector, s.resident, s.cpus_per_gpu, s.host_gib_per_gpu, fewest(s)), len(kinds)
+            )
+            for s in shapes
+        ]
+        + [-1],
+        dtype=np.int64,
+    )
+    level = np.array([s.level for s in shapes] + [0], dtype=np.int64)[table.shape]
+    family = kind[table.shape]
+    _, group = unique_rows(np.column_stack([_footprint(table), family, level]))
+    order = np.lexsort((table.cost, table.gpus, group))
+    best = np.iinfo(np.int64).max
+    current = -1
+    for row in order:
+        if family[row] < 0:
+            continue
+        if group[row] != current:
+            current, best = int(group[row]), np.iinfo(np.int64).max
+        if table.cost[row] >= best:
+            out[row] = True
+        else:
+            best = int(table.cost[row])
+    return out
