@@ -439,6 +439,8 @@ class Decision:
     groups : tuple of GroupDecision
     large_first : bool
         False: place strictly in `order`.
+    stop_at_first : bool
+        True: the first start that finds no room holds back all later ones (strict first in, first out).
     nodes : mapping
         Row -> (node index, GPU count) pairs, for policies that place themselves.
     objective, bound, value_gap : float or None
@@ -450,6 +452,7 @@ class Decision:
     order: IntArray | None = None
     groups: tuple[GroupDecision, ...] = ()
     large_first: bool = True
+    stop_at_first: bool = False
     nodes: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     objective: float | None = None
     bound: float | None = None

@@ -123,6 +123,8 @@ def apply_decision(
         where = _place(world, view, row, gpus, kind, group, decision)
         if where is None:
             world.stats["unplaced"] += 1
+            if decision.stop_at_first:
+                break
             continue
         chosen, nodes = where
         members = [int(slots[r]) for r in (group.rows if group is not None else (row,))]

@@ -130,6 +130,8 @@ class World:
         self.jobs: list[TraceJob | None] = [None] * self.columns.capacity
         self.fails_left: dict[int, int] = {}
         self.free_slots: list[int] = list(range(self.columns.capacity - 1, -1, -1))
+        # slots of finished jobs; not used again before `order` has forgotten them
+        self.retired: list[int] = []
         self.order: list[int] = []
         self.alive: NDArray[np.bool_] = np.zeros(self.columns.capacity, dtype=np.bool_)
         self.runs: dict[int, Run] = {}
@@ -164,6 +166,8 @@ class World:
 
     def arrive(self, job: TraceJob, serial: int) -> int:
         """Add a job; return its slot."""
+        if not self.free_slots and self.retired:
+            self.active_slots()
         if not self.free_slots:
             old = self.columns.capacity
             self.columns.grow()
@@ -218,6 +222,8 @@ class World:
         if len(slots) != self.active:
             slots = slots[self.alive[slots]]
             self.order = slots.tolist()
+            self.free_slots.extend(self.retired)
+            self.retired.clear()
         return slots
 
     def true_job(self, slot: int) -> TraceJob:
@@ -563,7 +569,7 @@ class World:
         self.alive[slot] = False
         self.jobs[slot] = None
         self.fails_left.pop(slot, None)
-        self.free_slots.append(slot)
+        self.retired.append(slot)
         self.active -= 1
         if len(self.order) > 2 * self.active + 64:
             self.active_slots()
