@@ -53,9 +53,7 @@ def random_instance(rng: np.random.Generator, *, plain: bool = False, gpus: int 
             if rng.random() < 0.5:
                 fields["external_used_gib"] = tuple(float(rng.choice([0, 8, 20])) for _ in range(size))
             if rng.random() < 0.6:
-                fields["resident_fm"] = tuple(
-                    [None, "m", "k"][int(rng.integers(0, 3))] for _ in range(size)
-                )
+                fields["resident_fm"] = tuple([None, "m", "k"][int(rng.integers(0, 3))] for _ in range(size))
             if rng.random() < 0.3:
                 fields["unavailable_gpus"] = (int(rng.integers(0, size)),)
             if stingy and rng.random() < 0.7:

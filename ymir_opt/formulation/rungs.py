@@ -33,12 +33,16 @@ def rung_rows(
     parts that are powers of two on GPUs of one kind (`solver.md`, Placement on nodes).
     The floor is linear in the keep columns of a node where at most one of its groups holds a count
     that ``B`` does not divide; the other nodes get an integer ``s`` with ``B s + K_n <= f_n``.
-    Whole-node shapes also count the nodes of each size that are entirely free.
+    Whole-node shapes also count the nodes of each size that are entirely free. Columns whose shape
+    not even empty nodes could hold are forbidden.
     """
     columns = ColumnIndex.of(instance, table)
     shapes, rows = columns.used(table.shapes)
     sizes = [{size for split in splits(instance, shape).items for size, _ in split} | {1} for shape in shapes]
     out = RowBatch(builder, "rung")
+    never = [columns.by_shape[rows[i]] for i, s in enumerate(shapes) if not splits(instance, s).items]
+    if never:
+        out.add([x[c] for c in never], [np.ones(len(c), np.int64) for c in never], 0)
     for domain in domains(instance, available, shapes):
         parts = {1}.union(*(sizes[s] for s in domain.shapes))
         powers = {1 << k for k in range(1, max(parts).bit_length())}
@@ -203,7 +207,9 @@ def _whole_rungs(
 def _least(instance: Instance, shape: Shape, size: int) -> int:
     """Return the fewest whole nodes of one size that the shape takes."""
     options = splits(instance, shape)
-    return min(dict(split).get(size, 0) for split in options.items) if options.exact else 0
+    if not options.exact:
+        return 0
+    return min((dict(split).get(size, 0) for split in options.items), default=0)
 
 
 def part_sizes(instance: Instance, shape: Shape) -> set[int]:
