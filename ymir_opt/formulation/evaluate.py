@@ -252,7 +252,7 @@ class Evaluator:
             return total, np.ones(len(members), np.bool_), predicted
         if mode is Mode.SEQUENCE:
             top = np.where(present, each, 0.0).max(axis=1)
-            return top, np.isfinite(top), predicted
+            return top, np.asarray(np.isfinite(top)), np.asarray(predicted)
         if mode is Mode.GPU_SHARE:
             flag = self.speeds.shared(mode, members, types, gpus, present)[2]
             return total, np.isfinite(total), np.asarray(predicted | flag)
@@ -425,9 +425,9 @@ class Evaluator:
         rates = self._kept_rates(solo, members, types, gpus)
         work, high = self.jobs.keep_work[members], self.jobs.keep_work_high[members]
         return np.asarray(
-            terms.expected(
-                run_times(work, present, rates), run_times(high, present, rates), self.parameters
-            )[0]
+            terms.expected(run_times(work, present, rates), run_times(high, present, rates), self.parameters)[
+                0
+            ]
         )
 
     @cached_property

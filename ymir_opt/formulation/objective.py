@@ -21,8 +21,8 @@ from ymir_opt.formulation.parameters import Parameters
 
 __all__ = [
     "admitted",
-    "deadline_slack",
     "deadline_penalty",
+    "deadline_slack",
     "effective_completion",
     "expected",
     "preemption_penalty",
