@@ -1,0 +1,1 @@
+"""Solvers of the integer model: one interface, several backends, chosen by name."""

@@ -1,0 +1,63 @@
+"""Backends by name, from the entry points of the group ``ymir_opt.solvers``."""
+
+from __future__ import annotations
+
+import difflib
+from importlib.metadata import EntryPoint, entry_points
+
+from ymir_opt.domain.errors import NotFoundError, SolverError
+from ymir_opt.formulation.linear import LinearModel
+from ymir_opt.solvers.base import Backend
+
+__all__ = ["AUTO", "GROUP", "choose", "get", "names"]
+
+GROUP = "ymir_opt.solvers"
+AUTO = "auto"
+
+
+def names() -> tuple[str, ...]:
+    """Return the registered names, sorted; ``auto`` is not among them."""
+    return tuple(sorted(_registered()))
+
+
+def get(name: str) -> Backend:
+    """Return a backend by name.
+
+    Raises
+    ------
+    NotFoundError
+        No backend has this name; the nearest one is suggested.
+    SolverError
+        The entry point does not give a backend.
+    """
+    registered = _registered()
+    if name not in registered:
+        near = difflib.get_close_matches(name, registered, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "choose one of " + ", ".join(sorted(registered))
+        raise NotFoundError("backend", f"there is no solver {name!r}", hint)
+    backend = registered[name].load()()
+    if not isinstance(backend, Backend):
+        raise SolverError(
+            "backend", f"{registered[name].value} is not a backend", "see ymir_opt.solvers.base"
+        )
+    return backend
+
+
+def choose(model: LinearModel, jobs: int) -> Backend:
+    """Return the backend that ``auto`` stands for.
+
+    HiGHS solves the whole pool as one model. It is also the only one that loads no heavy
+    package, which matters more than its speed at small sizes.
+
+    Parameters
+    ----------
+    model : LinearModel
+    jobs : int
+        Number of jobs; a decomposition takes over where one model is too large for one solve.
+    """
+    del model, jobs
+    return get("highs")
+
+
+def _registered() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
