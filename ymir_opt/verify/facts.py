@@ -148,6 +148,15 @@ class Facts:
         """Say whether something may start on a GPU."""
         return self.nodes[gpu[0]].state is NodeState.READY and self.exists(gpu)
 
+    def startable(self, gpu: Gpu) -> bool:
+        """Say whether a group may start on a GPU: it is ready and not given to a profile action."""
+        return self.ready(gpu) and gpu not in self.reserved
+
+    @cached_property
+    def reserved(self) -> frozenset[Gpu]:
+        """GPUs of profile actions."""
+        return frozenset(gpu for gpus in self.profiled.values() for gpu in gpus if self.known(gpu))
+
     def known(self, gpu: Gpu) -> bool:
         """Say whether the cluster has this GPU."""
         node = self.nodes.get(gpu[0])

@@ -78,6 +78,8 @@ def _actions(facts: Facts) -> Iterator[Violation]:
 def _contradictions(facts: Facts, action: Action) -> Iterator[str]:
     kind = action.action
     holds, holding = facts.holds.get(action.job), facts.holding.get(action.job)
+    if holds is not None and (action.from_ is None or set(gpu_list(action.from_.placement)) != holds.gpus):
+        yield f"has a {kind.value} that does not start from the GPUs it holds"
     if holding is None:
         if kind is ActionKind.PROFILE:
             if holds is not None:
@@ -110,8 +112,6 @@ def _contradictions(facts: Facts, action: Action) -> Iterator[str]:
         yield f"has a {kind.value} that leads nowhere"
     elif not _agrees(action.to, holding):
         yield f"has a {kind.value} that leads elsewhere than to {holding.place}"
-    if holds is not None and (action.from_ is None or set(gpu_list(action.from_.placement)) != holds.gpus):
-        yield f"has a {kind.value} that does not start from the GPUs it holds"
 
 
 def _agrees(to: Situation, placed: Placed) -> bool:

@@ -245,11 +245,10 @@ def _reclaimed(use: QuotaUse) -> Iterator[Violation]:
         return
     free: dict[str, int] = defaultdict(int)
     busy = {gpu for held in facts.held if held.keepable for gpu in held.gpus}
-    reserved = {gpu for gpus in facts.profiled.values() for gpu in gpus}
     for node in facts.nodes.values():
         for i in range(node.gpus):
             gpu = (node.id, i)
-            if gpu not in busy and gpu not in reserved and facts.ready(gpu):
+            if gpu not in busy and facts.startable(gpu):
                 free[node.gpu_type] += 1
     released = [held for held in facts.held if held.keepable and not facts.stays(held)]
     for i, row in enumerate(use.rows):
@@ -269,7 +268,6 @@ def _taken(
         if placed.kept is None and placed.group.gpu_type == t:
             k = facts.class_of(tuple(job.id for job in placed.holders))
             got[k] += sum(amount for _, at, amount in use.of(placed) if at == i)
-    reserved = {gpu for gpus in facts.profiled.values() for gpu in gpus}
     never = row.reclaim is Reclaim.NEVER
     for k in [max(got)] if never and got else sorted(got):
         total = sum(amount for at, amount in got.items() if at <= k)
@@ -277,7 +275,7 @@ def _taken(
         for held in released:
             if held.gpu_type != t:
                 continue
-            usable = sum(facts.ready(gpu) and gpu not in reserved for gpu in held.gpus)
+            usable = sum(facts.startable(gpu) for gpu in held.gpus)
             for name in held.holders:
                 job = facts.jobs[name]
                 queue = facts.queues.get(job.queue)
