@@ -62,7 +62,7 @@ def priorities(facts: Facts, needs: MemoryNeeds) -> Iterator[Violation]:
                     yield Violation(
                         5,
                         f"priority class {k}",
-                        f"groups that start get {taken} {short(t)} GPUs of at least {need:.6g} GiB, but {had} "
+                        f"groups that start get {taken} {short(t)} GPUs of {need:.6g} GiB or more, but {had} "
                         f"were free or released by jobs of this class or lower"
                         + (f", and {exempt:.6g} may be reclaimed" if exempt else ""),
                     )
@@ -87,9 +87,9 @@ def _reclaimed(use: QuotaUse, t: str, k: int, new: list[Placed], released: list[
         for _, row, amount in use.of(placed):
             got[row] += amount
     cohorts: dict[str, list[int]] = defaultdict(list)
-    for i, row in enumerate(use.rows):
-        if row.cohort is not None:
-            cohorts[row.cohort].append(i)
+    for i, entry in enumerate(use.rows):
+        if entry.cohort is not None:
+            cohorts[entry.cohort].append(i)
     total = 0.0
     for entries in cohorts.values():
         for part in use.connected(entries):
