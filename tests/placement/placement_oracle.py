@@ -67,14 +67,23 @@ def random_instance(rng: np.random.Generator, *, plain: bool = False, gpus: int 
         kind = "B" if not plain and rng.random() < 0.2 else "A"
         nodes.append(node(f"n{len(nodes)}", size, kind, **fields))
     jobs: list[Job] = []
+    taken: dict[str, set[int]] = {each.id: set() for each in nodes}
     for each in nodes:
         if each.state is NodeState.DOWN:
             continue
-        free = [g for g in range(each.gpus) if g not in each.unavailable_gpus]
+        free = [g for g in range(each.gpus) if g not in each.unavailable_gpus and g not in taken[each.id]]
         rng.shuffle(free)
         while free and rng.random() < 0.5:
             count = int(rng.integers(1, len(free) + 1))
             held, free = tuple(sorted(free[:count])), free[count:]
+            allocation = {each.id: held}
+            other = nodes[int(rng.integers(0, len(nodes)))]
+            if rng.random() < 0.3 and other.id > each.id and other.gpu_type == each.gpu_type:
+                spare = [g for g in range(other.gpus) if g not in taken[other.id]]
+                spare = [g for g in spare if g not in other.unavailable_gpus]
+                if spare and other.state is not NodeState.DOWN:
+                    allocation[other.id] = (spare[0],)
+                    taken[other.id].add(spare[0])
             extra = (
                 {}
                 if plain
@@ -83,7 +92,7 @@ def random_instance(rng: np.random.Generator, *, plain: bool = False, gpus: int 
                     "host_memory_gib": float(rng.choice([0.0, 2.0, 4.0])),
                 }
             )
-            jobs.append(runs(f"r{len(jobs)}", {each.id: held}, **extra))
+            jobs.append(runs(f"r{len(jobs)}", allocation, **extra))
     models = [
         Job(id=f"p-{fm}", submitted_at_s=0.0, remaining_s=1.0, foundation_model=fm) for fm in ("m", "k")
     ]
@@ -279,19 +288,24 @@ def table_of(instance: Instance, keeps: Sequence[int], demands: Sequence[Shape])
     )
 
 
-def accepts(model: LinearModel, chosen: np.ndarray) -> bool:
-    """Solve the model with its first variables fixed; False if infeasible."""
+def solve(model: LinearModel, fixed: np.ndarray | None = None, *, relax: bool = False) -> np.ndarray | None:
+    """Return an optimal point, or None; ``fixed`` gives the values of the first variables.
+
+    Relaxable variables are left continuous: that must not change what is accepted. ``relax`` leaves
+    all variables continuous.
+    """
     import highspy
 
     lower, upper = model.lower.copy(), model.upper.copy()
-    lower[: len(chosen)] = upper[: len(chosen)] = chosen
+    if fixed is not None:
+        lower[: len(fixed)] = upper[: len(fixed)] = fixed
     limit = 1 << 50
     highs = highspy.Highs.__bases__[0]()
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("parallel", "off")
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = model.variables, model.rows
-    lp.col_cost_ = np.zeros(model.variables)
+    lp.col_cost_ = model.cost.astype(float)
     lp.col_lower_ = lower.astype(float)
     lp.col_upper_ = np.where(upper > limit, np.inf, upper.astype(float))
     lp.row_lower_ = np.where(model.row_lower < -limit, -np.inf, model.row_lower.astype(float))
@@ -300,17 +314,99 @@ def accepts(model: LinearModel, chosen: np.ndarray) -> bool:
     lp.a_matrix_.start_ = model.row_start.astype(np.int32)
     lp.a_matrix_.index_ = model.index.astype(np.int32)
     lp.a_matrix_.value_ = model.value.astype(float)
-    # relaxable variables are left continuous: that must not change what is accepted
     lp.integrality_ = [
-        highspy.HighsVarType.kContinuous if relaxed else highspy.HighsVarType.kInteger
+        highspy.HighsVarType.kContinuous if relax or relaxed else highspy.HighsVarType.kInteger
         for relaxed in model.relaxable
     ]
     highs.passModel(lp)
     highs.run()
     status = highs.getModelStatus()
-    assert status in (
-        highspy.HighsModelStatus.kOptimal,
-        highspy.HighsModelStatus.kInfeasible,
-        highspy.HighsModelStatus.kModelEmpty,
-    )
-    return bool(status != highspy.HighsModelStatus.kInfeasible)
+    if status == highspy.HighsModelStatus.kModelEmpty:
+        return np.zeros(0)
+    assert status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return None
+    return np.array(highs.getSolution().col_value)
+
+
+def accepts(model: LinearModel, chosen: np.ndarray) -> bool:
+    """Solve the model with its first variables fixed; False if infeasible."""
+    return solve(model, chosen) is not None
+
+
+Demand = tuple[int, int, bool]
+"""GPUs, GPUs of a worker (0: a gang), whole nodes."""
+
+
+def fewest_by_count(sizes: Sequence[int], demand: Demand) -> int:
+    """Try all sets of empty nodes of one kind."""
+    gpus, worker, whole = demand
+    for k in range(1, len(sizes) + 1):
+        for chosen in itertools.combinations(sizes, k):
+            if whole:
+                enough = sum(chosen) == gpus
+            elif worker:
+                enough = sum(c // worker for c in chosen) * worker >= gpus
+            else:
+                enough = sum(chosen) >= gpus
+            if enough:
+                return k
+    return 0
+
+
+def _amounts(state: tuple[tuple[int, int], ...], demand: Demand, fewest: int) -> Iterable[tuple[int, ...]]:
+    """GPUs taken from each node (free, size), over all ways to place one group."""
+    gpus, worker, whole = demand
+
+    def extend(i: int, left: int, nodes: int) -> Iterable[tuple[int, ...]]:
+        if left == 0:
+            if worker or nodes == fewest:
+                yield (0,) * (len(state) - i)
+            return
+        if i == len(state):
+            return
+        free, size = state[i]
+        if whole:
+            steps: Iterable[int] = (0, size) if free == size else (0,)
+        else:
+            steps = range(0, min(free, left) + 1, worker or 1)
+        for step in steps:
+            if step <= left and (worker or nodes + (step > 0) <= fewest):
+                for rest in extend(i + 1, left - step, nodes + (step > 0)):
+                    yield (step, *rest)
+
+    return extend(0, gpus, 0) if fewest else ()
+
+
+def count_placeable(sizes: Sequence[int], free: Sequence[int], demands: Sequence[Demand]) -> bool:
+    """Placement on GPUs of one kind, by trying every number of GPUs on every node."""
+    states = {tuple(sorted(zip(free, sizes, strict=True)))}
+    for demand in sorted(demands, reverse=True):
+        fewest = fewest_by_count(sizes, demand)
+        states = {
+            tuple(sorted((f - a, size) for (f, size), a in zip(state, amounts, strict=True)))
+            for state in states
+            for amounts in _amounts(state, demand, fewest)
+        }
+        if not states:
+            return False
+    return True
+
+
+def pinned_layout(rng: np.random.Generator, sizes: Sequence[int], *, odd: bool) -> Instance:
+    """Nodes of one kind with running jobs scattered over them; some span two nodes."""
+    nodes = [node(f"n{i}", size) for i, size in enumerate(sizes)]
+    left = [list(range(size)) for size in sizes]
+    jobs: list[Job] = []
+    for _ in range(int(rng.integers(1, 2 * len(sizes)))):
+        i = int(rng.integers(0, len(sizes)))
+        count = int(rng.choice([1, 2, 3, 5] if odd else [1, 1, 2, 4]))
+        if count > len(left[i]):
+            continue
+        allocation = {f"n{i}": tuple(left[i][:count])}
+        left[i] = left[i][count:]
+        j = int(rng.integers(0, len(sizes)))
+        if j != i and left[j] and rng.random() < 0.2:
+            allocation[f"n{j}"] = (left[j].pop(),)
+        jobs.append(runs(f"r{len(jobs)}", allocation))
+    return instance_of(nodes, jobs)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.formulation.instance import Instance
-from ymir_opt.formulation.parts import Splits, node_capacity, normalised, part_of, splits
+from ymir_opt.formulation.parts import Splits, fewest_blocks, node_capacity, normalised, part_of, splits
 from ymir_opt.formulation.shapes import Shape
 from ymir_opt.placement.greedy import Room, Task
 from ymir_opt.placement.prefer import hand_out, swap_preferred
@@ -200,6 +200,8 @@ def _place_type(
     )
     empty, tasks = Room.of(instance, open_gpu, keeps, parts)
     task = dict(zip(parts, tasks, strict=True))
+    if _impossible(instance, empty, task, job, options):
+        return _Answer(False)
     breadth = {part: int((node_capacity(instance, part) >= part.gpus).sum()) for part in parts}
     gangs = [s for s, option in enumerate(options) if len(option.items) > 1]
     for tight_first, gangs_first in ((False, False), (True, False), (False, True)):
@@ -219,6 +221,31 @@ def _place_type(
         if all(_place_batch(instance, room, task[p], np.concatenate(batches[p]), liked, done) for p in order):
             return _Answer(True, owner=_joined(done, 0), rows=_joined(done, 1))
     return _search(instance, open_gpu, keeps, job, liked, node_limit)
+
+
+def _impossible(
+    instance: Instance, room: Room, task: dict[Shape, Task], job: _Job, options: list[Splits]
+) -> bool:
+    """Say whether counting alone proves that there is no placement; spares most searches.
+
+    The equal parts of one kind are at most what each node takes of them alone, and blocks of ``B``
+    GPUs are at most ``sum_n floor(free_n / B)``.
+    """
+    count = [len(m) for m in job.members]
+    need: dict[Shape, int] = {}
+    for shape, option, groups in zip(job.shapes, options, count, strict=True):
+        if len(option.items) == 1:
+            for size, parts in option.items[0]:
+                part = part_of(shape, size)
+                need[part] = need.get(part, 0) + parts * groups
+    if any(wanted > int(room.fits(task[part]).sum()) for part, wanted in need.items()):
+        return True
+    free = room.free.sum(axis=1)
+    return any(
+        sum(fewest_blocks(instance, s, block) * n for s, n in zip(job.shapes, count, strict=True))
+        > int((free // block).sum())
+        for block in sorted({part.gpus for part in task} - {1})
+    )
 
 
 def _rank(part: Shape, breadth: int, *, tight_first: bool) -> tuple[object, ...]:
