@@ -160,7 +160,11 @@ def _proven_memory(model: JobModel, gpu_type: str) -> float:
 def _jobs(model: JobModel, rows: Sequence[WorkloadJob]) -> tuple[tuple[Job, ...], list[str]]:
     jobs, censored, capped = [], [], []
     for row in rows:
-        job, reached = titan_job(model, row)
+        try:
+            job, reached = titan_job(model, row)
+        except InputError as error:
+            where = f"job {row.name[:60]!r} ({row.model[:60]}@{row.task[:60]})"
+            raise type(error)(where, f"{error.place}: {error.problem}", error.remedy) from None
         jobs.append(job)
         if not reached:
             censored.append(row.name)
@@ -188,8 +192,8 @@ def titan_job(model: JobModel, row: WorkloadJob) -> tuple[Job, bool]:
     InputError
         The model has no step times, the task no known size, or the setting no curve.
     """
-    work = model.work(row)
     largest = model.max_gpus(row.model, row.batch_size, MAX_GPUS)
+    work = model.work(row)
     setting = {"learning_rate": row.learning_rate, "accumulation_steps": row.accumulation}
     labels: dict[str, object] = dict(setting)
     if not work.reached:
