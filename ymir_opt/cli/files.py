@@ -13,6 +13,7 @@ from ymir_opt.domain.snapshot import Snapshot
 
 __all__ = [
     "STDIO",
+    "ReaderGoneError",
     "emit",
     "read_bytes",
     "read_plan",
@@ -23,6 +24,13 @@ __all__ = [
 ]
 
 STDIO = "-"
+
+
+class ReaderGoneError(Exception):
+    """The reader of standard output went away, such as ``head`` after its ten lines.
+
+    Not an `OSError`, which the option parser would answer itself with exit code 1.
+    """
 
 
 def require_once(*paths: str) -> None:
@@ -96,6 +104,9 @@ def write_text(path: str, text: str) -> None:
 
 
 def emit(text: str) -> None:
-    """Write to standard output."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Write to standard output; raises `ReaderGoneError` where nobody reads on."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderGoneError from None

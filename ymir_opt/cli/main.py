@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from ymir_opt.cli.files import ReaderGoneError, emit
 from ymir_opt.domain.errors import InputError, YmirError
 
 __all__ = ["GROUP", "build_app", "main", "run"]
@@ -73,8 +74,6 @@ def _load(entry: EntryPoint) -> Callable[[typer.Typer], None]:
 
 def _version(asked: bool) -> None:
     if asked:
-        from ymir_opt.cli.files import emit
-
         emit(f"{PROGRAM} {_own_version()}\n")
         raise typer.Exit
 
@@ -107,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except YmirError as error:
         return _fail(error.one_line(), error.exit_code)
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGoneError):
         _silence_stdout()
         return EXIT_BROKEN_PIPE
     except (KeyboardInterrupt, typer.Abort):
