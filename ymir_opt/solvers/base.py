@@ -38,8 +38,8 @@ __all__ = [
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-Progress = Callable[[IntArray], None]
-"""Called with every verified improvement, int64[n], while the solver still runs."""
+Progress = Callable[[IntArray | None, float | None], None]
+"""Called while the solver runs with an improvement, int64[n] or None, and its bound in quanta or None."""
 
 
 class Status(StrEnum):
@@ -158,7 +158,7 @@ class Backend(Protocol):
         seed : int
             Seed of the solver's own randomness.
         progress : callable or None
-            Called with each improvement found on the way, where the backend can tell.
+            Called with improvements and bounds found on the way, where the backend can tell.
 
         Raises
         ------
@@ -238,7 +238,7 @@ def conclude(
 
 
 def trivial(model: LinearModel, incumbent: IntArray | None) -> SolveResult | None:
-    """Answer models without variables or without rows; None where a solver is needed.
+    """Answer models without variables, without rows or with an impossible empty row; else None.
 
     Raises
     ------
@@ -247,7 +247,11 @@ def trivial(model: LinearModel, incumbent: IntArray | None) -> SolveResult | Non
     """
     if incumbent is not None:
         check_incumbent(model, incumbent)
-    if np.any(model.lower > model.upper):
+    empty = np.diff(model.row_start) == 0
+    broken_row = (model.row_lower > model.row_upper) | (
+        empty & ((model.row_lower > 0) | (model.row_upper < 0))
+    )
+    if np.any(model.lower > model.upper) or np.any(broken_row):
         return SolveResult(Status.INFEASIBLE, None, None, None, StoppedBy.OPTIMALITY)
     if model.variables and model.rows:
         return None
