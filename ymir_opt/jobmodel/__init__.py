@@ -16,7 +16,7 @@ from ymir_opt.jobmodel.curves import MAX_EPOCHS, Curve, Curves, Reach, Setting, 
 from ymir_opt.jobmodel.memory import MemoryTable, SharingTable
 from ymir_opt.jobmodel.model import RESTART_S, SAMPLES_PER_EPOCH, JobModel, TransferRatio, Work
 from ymir_opt.jobmodel.throughput import Iteration, StepTable, accumulation, normal_placement, packed
-from ymir_opt.jobmodel.workload import WorkloadJob, read_workload
+from ymir_opt.jobmodel.workload import WorkloadJob, read_workload, reference_target
 
 __all__ = [
     "MAX_EPOCHS",
@@ -39,4 +39,5 @@ __all__ = [
     "normal_placement",
     "packed",
     "read_workload",
+    "reference_target",
 ]

@@ -4,7 +4,7 @@ Source
     Gu et al., NSDI'19; parameters and cadence as in Titan's public simulator (SoCC'22).
 Parameters
     Two queues with thresholds of 4 and 1000 GPU-hours of attained service, first in, first out inside a
-    queue, back-filling, preemptive, on the requested GPUs. Starting time is not attained service.
+    queue, back-filling, preemptive, on the requested GPUs. GPU time spent on starting counts as service.
 Cadence
     Rounds of 300 s.
 Variants
@@ -39,7 +39,7 @@ class Tiresias:
         """Fill the cluster queue by queue, first come first served inside each."""
         rows = np.flatnonzero(view.startable | view.running)
         # the last queue takes all above its predecessor's threshold
-        queue = np.searchsorted(np.array(THRESHOLDS_GPU_S[:-1]), view.attained_gpu_s[rows], side="right")
+        queue = np.searchsorted(np.array(THRESHOLDS_GPU_S[:-1]), view.held_gpu_s[rows], side="right")
         order = rows[np.lexsort((rows, view.submitted_at_s[rows], queue))]
         need = view.requested_gpus
         chosen = np.array(fill(order, need, view.total_gpus), dtype=np.int64)

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Decision", "GroupDecision", "GroupView", "JobColumns", "SnapshotView", "SpeedTable", "TransferTable"]
+__all__ = [
+    "Decision",
+    "GroupDecision",
+    "GroupView",
+    "JobColumns",
+    "SnapshotView",
+    "SpeedTable",
+    "TransferTable",
+]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -136,6 +144,7 @@ class JobColumns:
         "remaining",
         "productive_s",
         "attained_gpu_s",
+        "held_gpu_s",
         "first_start_s",
         "last_start_s",
     )
@@ -301,6 +310,11 @@ class SnapshotView:
         return self.column("attained_gpu_s")
 
     @property
+    def held_gpu_s(self) -> FloatArray:
+        """float64[n]: GPU-seconds held (switching included)."""
+        return self.column("held_gpu_s")
+
+    @property
     def productive_s(self) -> FloatArray:
         """float64[n]: seconds of progress (switching excluded)."""
         return self.column("productive_s")
@@ -441,6 +455,9 @@ class Decision:
         False: place strictly in `order`.
     stop_at_first : bool
         True: the first start that finds no room holds back all later ones (strict first in, first out).
+    waived : frozenset of str
+        Checks that the faithful reproduction of a faulty reference has to do without: ``"capacity"`` (the
+        counts may add up to more than there is; what finds no room stays pending) and ``"max_gpus"``.
     nodes : mapping
         Row -> (node index, GPU count) pairs, for policies that place themselves.
     objective, bound, value_gap : float or None
@@ -453,6 +470,7 @@ class Decision:
     groups: tuple[GroupDecision, ...] = ()
     large_first: bool = True
     stop_at_first: bool = False
+    waived: frozenset[str] = frozenset()
     nodes: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     objective: float | None = None
     bound: float | None = None

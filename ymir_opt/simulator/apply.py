@@ -30,7 +30,10 @@ def check_decision(view: SnapshotView, decision: Decision, policy: str) -> None:
     running = view.gpus
     changed = gpus != running
     wanted = gpus > 0
-    bad = changed & wanted & ((gpus < view.min_gpus) | (gpus > np.maximum(view.max_gpus, view.requested_gpus)))
+    largest = np.maximum(view.max_gpus, view.requested_gpus)
+    bad = changed & wanted & (gpus < view.min_gpus)
+    if "max_gpus" not in decision.waived:
+        bad |= changed & wanted & (gpus > largest)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise InvalidPlanError(
@@ -39,7 +42,7 @@ def check_decision(view: SnapshotView, decision: Decision, policy: str) -> None:
             f"allowed are {int(view.min_gpus[row])} to {int(view.max_gpus[row])}",
         )
     used = int(gpus.sum()) + sum(group.gpus for group in decision.groups)
-    if used > view.total_gpus:
+    if used > view.total_gpus and "capacity" not in decision.waived:
         raise InvalidPlanError(place, f"uses {used} GPUs of {view.total_gpus}", "use no more than there are")
     moved = changed & (running > 0)
     if decision.gpu_type is not None:
@@ -61,7 +64,9 @@ def _check_groups(view: SnapshotView, decision: Decision, place: str) -> None:
     seen: set[int] = set()
     for group in decision.groups:
         if group.mode not in MODES or not group.rows or group.gpus < 1:
-            raise InvalidPlanError(place, f"gives a group {group.mode!r} of {len(group.rows)} jobs", "correct it")
+            raise InvalidPlanError(
+                place, f"gives a group {group.mode!r} of {len(group.rows)} jobs", "correct it"
+            )
         for row in group.rows:
             if not 0 <= row < len(view) or row in seen or decision.gpus[row]:
                 raise InvalidPlanError(place, f"puts row {row} into two groups", "use a job once")
@@ -84,9 +89,7 @@ def _same(mode: str, rows: tuple[int, ...], gpus: int, group: GroupDecision) -> 
     return mode == group.mode and rows == tuple(group.rows) and gpus == group.gpus
 
 
-def apply_decision(
-    world: World, view: SnapshotView, decision: Decision, now: float, policy: str
-) -> bool:
+def apply_decision(world: World, view: SnapshotView, decision: Decision, now: float, policy: str) -> bool:
     """Carry out a checked decision; return whether anything changed."""
     slots = view.slots
     current, kinds = view.gpus, view.gpu_type
@@ -161,8 +164,7 @@ def _groups(
             (
                 g
                 for g in decision.groups
-                if _same(running.mode, running.rows, running.gpus, g)
-                and g.gpu_type in (-1, running.gpu_type)
+                if _same(running.mode, running.rows, running.gpus, g) and g.gpu_type in (-1, running.gpu_type)
             ),
             None,
         )
@@ -216,7 +218,9 @@ def _place(
     cluster = world.cluster
     if given is not None:
         if sum(count for _, count in given) != gpus:
-            raise InvalidPlanError("placement", f"does not give job {view.id(row)} its {gpus} GPUs", "correct it")
+            raise InvalidPlanError(
+                "placement", f"does not give job {view.id(row)} its {gpus} GPUs", "correct it"
+            )
         if any(cluster.free[node] < count or not cluster.ready[node] for node, count in given):
             return None
         return int(cluster.type[given[0][0]]), given

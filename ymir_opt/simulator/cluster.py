@@ -48,7 +48,9 @@ def parse_cluster(text: str, prefix: str = "n", first: int = 0) -> tuple[NodeSpe
     for part in text.split(","):
         match = _PART.match(part)
         if match is None:
-            raise InputError("--cluster", f"{part[:40]!r} is not NODESxGPUS:TYPE", "write it as 8x4:V100,4x8:A100")
+            raise InputError(
+                "--cluster", f"{part[:40]!r} is not NODESxGPUS:TYPE", "write it as 8x4:V100,4x8:A100"
+            )
         count, gpus, kind = int(match[1]), int(match[2]), match[3]
         if not 0 < count <= MAX_NODES or not 0 < gpus <= MAX_NODE_GPUS:
             raise InputError(
@@ -186,7 +188,9 @@ class Cluster:
             left -= take
         return tuple(found) if left == 0 else None
 
-    def take(self, where: tuple[tuple[int, int], ...], model: int) -> tuple[tuple[tuple[int, int], ...], bool]:
+    def take(
+        self, where: tuple[tuple[int, int], ...], model: int
+    ) -> tuple[tuple[tuple[int, int], ...], bool]:
         """Occupy GPUs (lowest numbers first, resident ones preferred).
 
         Parameters

@@ -220,7 +220,9 @@ class Engine:
             job, self._next = self._next, next(self._arrivals, None)
             if self._next is not None and self._next.submitted_at_s < job.submitted_at_s:
                 raise InputError(
-                    f"trace {self.workload.name}", f"job {self._next.id!r} is out of order", "sort by submission"
+                    f"trace {self.workload.name}",
+                    f"job {self._next.id!r} is out of order",
+                    "sort by submission",
                 )
             world.arrive(job, self.arrived)
             self.arrived += 1
@@ -258,7 +260,9 @@ class Engine:
             if not cluster.ready[cluster.index[event.node]]:
                 cluster.set_ready(cluster.index[event.node], True)
         else:
-            raise InputError(f"node event of {event.node!r}", f"unknown kind {event.kind!r}", "use down, up or add")
+            raise InputError(
+                f"node event of {event.node!r}", f"unknown kind {event.kind!r}", "use down, up or add"
+            )
 
     # ------------------------------------------------------------- planning
 

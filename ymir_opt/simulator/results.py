@@ -194,6 +194,7 @@ class Recorder:
         """Take back what :meth:`state` gave."""
         self.jobs = [JobRecord(*row) for row in state["jobs"]]
         self.segments = [
-            Segment(r[0], r[1], tuple(r[2]), tuple((n, m) for n, m in r[3]), *r[4:]) for r in state["segments"]
+            Segment(r[0], r[1], tuple(r[2]), tuple((n, m) for n, m in r[3]), *r[4:])
+            for r in state["segments"]
         ]
         self.series = {name: array("d", values) for name, values in state["series"].items()}

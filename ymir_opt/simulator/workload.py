@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ymir_opt.jobmodel import JobModel, WorkloadJob, read_workload
+from ymir_opt.jobmodel import JobModel, WorkloadJob, read_workload, reference_target
 
 __all__ = [
     "ModelSpeeds",
@@ -230,6 +230,7 @@ def titan_workload(
     restart_s: float = 30.0,
     against: str = "trace",
     load: float = 1.0,
+    exact_targets: bool = False,
 ) -> Workload:
     """Return one of Titan's workloads with the truth of the measured tables.
 
@@ -248,8 +249,11 @@ def titan_workload(
         "best_single" the gain that only comes from better hyper-parameters is taken out of the ratios.
     load : float
         Arrivals are this many times as frequent.
+    exact_targets : bool
+        False: targets as the reference reads them (:func:`ymir_opt.jobmodel.reference_target`), so that the
+        work is that of the published figures; True: as written.
     """
-    rows = read_workload(path)
+    rows = read_workload(path) if exact_targets else read_workload(path, reference_target)
     classes: dict[tuple[str, str, tuple[str, int], float, int], int] = {}
     examples: list[WorkloadJob] = []
     jobs = []
@@ -302,9 +306,7 @@ def _transfer(model: JobModel, examples: list[WorkloadJob], against: str, gpu_ty
                 joint[i, j] = found.ratio
             local = [model.iteration(job.model, e.batch_size, 1, gpu_type) for e in (job, other)]
             if local[0] is not None and local[1] is not None:
-                speed = model.shared_speed(
-                    job.model, (local[0].local_batch, local[1].local_batch), gpu_type
-                )
+                speed = model.shared_speed(job.model, (local[0].local_batch, local[1].local_batch), gpu_type)
                 if speed is not None:
                     share[i, j] = speed[0]
     return TransferTruth(

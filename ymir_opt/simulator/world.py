@@ -61,13 +61,14 @@ class Truth:
         Progress counts from here; later than now while a start is going on.
     share : float64
         GPUs attributed to the job (a shared group's are divided among its holders).
-    held_gpu_s, switch_gpu_s : float64
+    held_since : float64
+        GPU time held counts from here.
     version : int64
         Raised at every change; events carry the version that they were made for.
     """
 
     def __init__(self, capacity: int) -> None:
-        names = ("work", "done", "rate", "since", "share", "held_gpu_s", "switch_gpu_s", "held_since")
+        names = ("work", "done", "rate", "since", "share", "held_since")
         self.data: dict[str, NDArray[np.float64]] = {name: np.zeros(capacity) for name in names}
         self.version: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
 
@@ -198,7 +199,9 @@ class World:
         data["key"][slot] = -1 if job.rigid else speed.key_of(job.model, job.batch_size)
         data["kind"][slot] = job.kind
         data["priority"][slot] = job.priority
-        data["queue"][slot] = self.workload.queues.index(job.queue) if job.queue in self.workload.queues else 0
+        data["queue"][slot] = (
+            self.workload.queues.index(job.queue) if job.queue in self.workload.queues else 0
+        )
         types = self.cluster.types
         data["type_mask"][slot] = sum(
             1 << t for t, name in enumerate(types) if job.gpu_types is None or name in job.gpu_types
@@ -211,6 +214,7 @@ class World:
         truth = self.truth.data
         for values in truth.values():
             values[slot] = 0.0
+        truth["held_since"][slot] = job.submitted_at_s
         truth["work"][slot] = job.work
         if job.failing_starts:
             self.fails_left[slot] = job.failing_starts
@@ -278,14 +282,16 @@ class World:
     def settle(self, slots: NDArray[np.int64], now: float) -> None:
         """Bring progress and attained service of the slots up to `now`."""
         truth, data = self.truth.data, self.columns.data
-        since = truth["since"][slots]
-        passed = np.where(truth["share"][slots] > 0, np.maximum(0.0, now - since), 0.0)
+        since, share = truth["since"][slots], truth["share"][slots]
+        passed = np.where(share > 0, np.maximum(0.0, now - since), 0.0)
         truth["done"][slots] = np.minimum(
             truth["work"][slots], truth["done"][slots] + passed * truth["rate"][slots]
         )
         truth["since"][slots] = np.maximum(since, now)
         data["productive_s"][slots] += passed
-        data["attained_gpu_s"][slots] += passed * truth["share"][slots]
+        data["attained_gpu_s"][slots] += passed * share
+        data["held_gpu_s"][slots] += (now - truth["held_since"][slots]) * share
+        truth["held_since"][slots] = now
         data["done"][slots] = truth["done"][slots]
         total = data["estimated_total"][slots]
         data["remaining"][slots] = np.maximum(total - data["done"][slots], 1e-3 * total)
@@ -300,17 +306,11 @@ class World:
             truth["since"][slot] = now
             data["productive_s"][slot] += passed
             data["attained_gpu_s"][slot] += passed * share
+        data["held_gpu_s"][slot] += (now - truth["held_since"][slot]) * share
+        truth["held_since"][slot] = now
         data["done"][slot] = truth["done"][slot]
         total = data["estimated_total"][slot]
         data["remaining"][slot] = max(total - data["done"][slot], 1e-3 * total)
-
-    def _charge(self, slot: int, run: Run, now: float) -> None:
-        """Book the GPU time held since the last booking."""
-        truth = self.truth.data
-        begin, share = truth["held_since"][slot], truth["share"][slot]
-        truth["held_gpu_s"][slot] += (now - begin) * share
-        truth["switch_gpu_s"][slot] += max(0.0, min(now, run.ready_s) - begin) * share
-        truth["held_since"][slot] = now
 
     def push(self, at: float, kind: str, slot: int, version: int) -> None:
         """Add an event."""
@@ -454,7 +454,6 @@ class World:
         holders = list(run.holders)
         for slot in holders:
             self.settle_one(slot, now)
-            self._charge(slot, run, now)
             if lose_since > 0:
                 truth = self.truth.data
                 lost = (self.columns.data["productive_s"][slot] % lose_since) * truth["rate"][slot]
@@ -517,7 +516,6 @@ class World:
         holders = list(run.holders)
         for member in holders:
             self.settle_one(member, now)
-            self._charge(member, run, now)
         self._segment(run, now, "finished" if len(run.slots) == 1 else "member")
         run.slots.remove(slot)
         run.probing.discard(slot)
@@ -538,7 +536,7 @@ class World:
             self.set_rates(run, now)
 
     def _record(self, slot: int, now: float) -> None:
-        data, truth, job = self.columns.data, self.truth.data, self.true_job(slot)
+        data, job = self.columns.data, self.true_job(slot)
         step = self.options.completion_rounding_s
         at = round(now / step) * step if step else now
         exclusive, fastest = self.isolated(job)
@@ -549,8 +547,8 @@ class World:
                 float(data["first_start_s"][slot]),
                 at,
                 job.requested_gpus,
-                float(truth["held_gpu_s"][slot]),
-                float(truth["switch_gpu_s"][slot]),
+                float(data["held_gpu_s"][slot]),
+                max(0.0, float(data["held_gpu_s"][slot] - data["attained_gpu_s"][slot])),
                 int(data["restarts"][slot]) + 1,
                 int(data["preemptions"][slot]),
                 job.model,

@@ -164,9 +164,7 @@ class SlotJobs:
         for value in np.unique(level):
             rows = np.flatnonzero(level == value).astype(np.int64)
             window = int(np.ceil(1.35 ** float(value)))
-            self._buckets.append(
-                _Bucket(rows, first[rows], lead[rows], window, self.envelope.take(rows))
-            )
+            self._buckets.append(_Bucket(rows, first[rows], lead[rows], window, self.envelope.take(rows)))
 
     @property
     def cells(self) -> int:
@@ -231,9 +229,7 @@ class SlotJobs:
             which = np.argmax(there, axis=0)
             self.mu[b.rows] = np.stack(tries)[which, every]
             edge = which != 1
-            self.spread[b.rows] = np.clip(
-                np.where(edge, spread**1.5, spread**0.6), _MIN_SPREAD, _MAX_SPREAD
-            )
+            self.spread[b.rows] = np.clip(np.where(edge, spread**1.5, spread**0.6), _MIN_SPREAD, _MAX_SPREAD)
         low = limit[every, at]
         value[b.rows] = np.minimum(low, end)
         self._add_usage(b, tries, parts, at, length, cells, usage)
