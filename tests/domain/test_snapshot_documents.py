@@ -115,7 +115,8 @@ def test_whole_numbers_are_figures_too() -> None:
 
 def test_defaults() -> None:
     snapshot = parse_snapshot(
-        '{"taken_at_s": 5, "cluster": {"nodes": [{"id": "n", "gpu_type": "T4", "gpus": 1, "gpu_memory_gib": 15}]},'
+        '{"taken_at_s": 5,'
+        ' "cluster": {"nodes": [{"id": "n", "gpu_type": "T4", "gpus": 1, "gpu_memory_gib": 15}]},'
         ' "jobs": [{"id": "a", "submitted_at_s": 1, "remaining_s": 10}], "queues": [{"name": "q"}]}'
     )
     assert snapshot.schema_ == "ymir.snapshot/1"
