@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 
 from ymir_opt.domain.errors import InputError, NotFoundError
 
-__all__ = ["SCHEMA", "Artefact", "Fields", "read_artefact", "render", "write_text"]
+__all__ = ["SCHEMA", "Artefact", "Fields", "read_artefact", "render"]
 
 SCHEMA = "ymir.model/1"
 MAX_BYTES = 64 << 20
@@ -97,28 +95,6 @@ def render(kind: str, version: int, parameters: Mapping[str, Any], source: Mappi
     return _canonical(body) + "\n"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or nothing: to a temporary file beside it, then rename.
-
-    Raises
-    ------
-    InputError
-        If the folder does not exist or is not writable.
-    """
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(str(path.parent), f"cannot be written ({error.strerror})", "name another folder") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def read_artefact(path: Path, kind: str, version: int) -> Artefact:
     """Read and check one fitted model.
 
@@ -133,7 +109,9 @@ def read_artefact(path: Path, kind: str, version: int) -> Artefact:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise NotFoundError(place, f"cannot be read ({error.strerror})", "name a folder with fitted models") from None
+        raise NotFoundError(
+            place, f"cannot be read ({error.strerror})", "name a folder with fitted models"
+        ) from None
     if len(raw) > MAX_BYTES:
         raise InputError(place, f"is larger than {MAX_BYTES >> 20} MiB", REFIT)
     try:
@@ -143,7 +121,9 @@ def read_artefact(path: Path, kind: str, version: int) -> Artefact:
     if not isinstance(body, dict) or not isinstance(body.get("sha256"), str):
         raise InputError(place, "is not a fitted model (no checksum)", REFIT)
     if body.get("schema") != SCHEMA:
-        raise InputError(place, f"has format {str(body.get('schema'))[:40]!r}, this version reads {SCHEMA!r}", REFIT)
+        raise InputError(
+            place, f"has format {str(body.get('schema'))[:40]!r}, this version reads {SCHEMA!r}", REFIT
+        )
     claimed = body.pop("sha256")
     try:
         actual = hashlib.sha256(_canonical(body).encode()).hexdigest()
@@ -155,7 +135,9 @@ def read_artefact(path: Path, kind: str, version: int) -> Artefact:
         raise InputError(place, f"is a model of kind {str(body.get('kind'))[:40]!r}, not {kind!r}", REFIT)
     if body.get("version") != version:
         raise InputError(
-            place, f"holds version {str(body.get('version'))[:20]} of {kind}, this version reads {version}", REFIT
+            place,
+            f"holds version {str(body.get('version'))[:20]} of {kind}, this version reads {version}",
+            REFIT,
         )
     parameters, source = body.get("parameters"), body.get("source")
     if not isinstance(parameters, dict) or not isinstance(source, dict):
@@ -168,15 +150,15 @@ class Fields:
 
     def __init__(self, values: Mapping[str, Any], place: str) -> None:
         self._values = values
-        self._place = place
+        self.place = place
 
     def _get(self, name: str) -> Any:
         if name not in self._values:
-            raise InputError(self._place, f"parameter {name!r} is missing", REFIT)
+            raise InputError(self.place, f"parameter {name!r} is missing", REFIT)
         return self._values[name]
 
     def _bad(self, name: str, wanted: str) -> InputError:
-        return InputError(self._place, f"parameter {name!r} is not {wanted}", REFIT)
+        return InputError(self.place, f"parameter {name!r} is not {wanted}", REFIT)
 
     def number(self, name: str) -> float:
         """Return a finite number."""
@@ -192,6 +174,17 @@ class Fields:
             raise self._bad(name, "text")
         return value
 
+    def optional_text(self, name: str) -> str | None:
+        """Return a string or None."""
+        return None if self._get(name) is None else self.text(name)
+
+    def count(self, name: str) -> int:
+        """Return a whole number of at least one."""
+        value = self.number(name)
+        if value < 1 or value != int(value):
+            raise self._bad(name, "a whole number of at least one")
+        return int(value)
+
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""
         value = self._get(name)
@@ -199,15 +192,28 @@ class Fields:
             raise self._bad(name, "a list of texts")
         return tuple(value)
 
-    def array(self, name: str, dimensions: int = 1) -> NDArray[np.float64]:
-        """Return a numeric array; null becomes NaN."""
+    def array(self, name: str, *shape: int) -> NDArray[np.float64]:
+        """Return a numeric array; null becomes NaN.
+
+        Parameters
+        ----------
+        name : str
+        *shape : int
+            Expected length of every dimension, -1 for any; one dimension of any length by default.
+        """
+        shape = shape or (-1,)
         value = self._get(name)
         try:
             found = np.array(value, dtype=np.float64)
         except (TypeError, ValueError):
-            raise self._bad(name, f"a numeric array of {dimensions} dimensions") from None
-        if found.ndim != dimensions and not (found.size == 0 and dimensions > 1):
-            raise self._bad(name, f"a numeric array of {dimensions} dimensions")
+            raise self._bad(name, "a numeric array") from None
+        if found.size == 0 and len(shape) > 1 and shape[0] == -1:
+            return found.reshape((0, *(max(size, 0) for size in shape[1:])))
+        wanted = " x ".join("n" if size < 0 else str(size) for size in shape)
+        if found.ndim != len(shape) or any(
+            w >= 0 and w != f for w, f in zip(shape, found.shape, strict=True)
+        ):
+            raise self._bad(name, f"a numeric array of size {wanted}")
         return found
 
     def part(self, name: str) -> Fields:
@@ -215,14 +221,14 @@ class Fields:
         value = self._get(name)
         if not isinstance(value, dict):
             raise self._bad(name, "a group of parameters")
-        return Fields(value, f"{self._place}: {name}")
+        return Fields(value, f"{self.place}: {name}")
 
     def parts(self, name: str) -> list[Fields]:
         """Return a list of nested groups."""
         value = self._get(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self._bad(name, "a list of groups of parameters")
-        return [Fields(item, f"{self._place}: {name}[{i}]") for i, item in enumerate(value)]
+        return [Fields(item, f"{self.place}: {name}[{i}]") for i, item in enumerate(value)]
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the parameters, sorted."""

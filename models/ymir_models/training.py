@@ -1,0 +1,87 @@
+"""Fitting models and writing them with their cards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ymir_models.artefact import render
+from ymir_models.card import render_card
+from ymir_models.registry import KINDS, Fitted, find
+from ymir_opt.domain.documents import parse_snapshot, write_atomic
+from ymir_opt.domain.errors import InputError
+from ymir_opt.domain.snapshot import Profiles
+
+__all__ = ["read_profiles", "train", "write"]
+
+
+def read_profiles(path: str) -> Profiles:
+    """Return the profiles of a snapshot, or a document that holds profiles alone.
+
+    Raises
+    ------
+    InputError
+        Naming place, value and remedy.
+    """
+    from pydantic import ValidationError
+
+    from ymir_opt.cli.files import read_bytes
+    from ymir_opt.domain.base import first_error
+
+    content = read_bytes(path)
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        raise InputError(path, "is cut off or not JSON", "give a snapshot or an exported profile") from None
+    if isinstance(body, dict) and "schema" in body:
+        return parse_snapshot(content, path).profiles
+    inner = body.get("profiles", body) if isinstance(body, dict) else body
+    try:
+        return Profiles.model_validate_json(json.dumps(inner))
+    except ValidationError as error:
+        raise first_error(error, Profiles, "profiles") from None
+
+
+def train(
+    kinds: tuple[str, ...], data: Path | None, profiles: str | None, folder: Path
+) -> list[dict[str, Any]]:
+    """Fit the named kinds (all that the given data allow, if none is named) and write them.
+
+    Returns
+    -------
+    list of dict
+        kind, path, card and sha256 of each.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to fit from, or a folder is missing.
+    """
+    if data is None and profiles is None:
+        raise InputError("fit", "has no data", "name --data DIR, --profiles FILE, or both")
+    own = read_profiles(profiles) if profiles is not None else None
+    chosen = [find(name) for name in dict.fromkeys(kinds)] if kinds else list(KINDS.values())
+    if not kinds:
+        chosen = [k for k in chosen if (data is not None and (data / k.data).is_dir()) or _has(own, k.name)]
+        if not chosen:
+            raise InputError(
+                str(data or profiles), "holds nothing to fit", "name a folder with titan, gavel, ..."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    return [write(kind.fit(data, own), folder) for kind in chosen]
+
+
+def _has(profiles: Profiles | None, kind: str) -> bool:
+    return bool(profiles is not None and getattr(profiles, kind, ()))
+
+
+def write(fitted: Fitted, folder: Path) -> dict[str, Any]:
+    """Write one artefact and its card; nothing is left half written."""
+    text = render(fitted.kind, fitted.version, fitted.parameters, fitted.source)
+    digest: str = json.loads(text)["sha256"]
+    path = folder / f"{fitted.kind}.json"
+    card = folder / f"{fitted.kind}.md"
+    write_atomic(path, text)
+    write_atomic(card, render_card(fitted, digest))
+    return {"kind": fitted.kind, "path": str(path), "card": str(card), "sha256": digest}
