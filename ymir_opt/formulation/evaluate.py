@@ -210,8 +210,9 @@ class Evaluator:
             "queued": queued.sum(axis=1),
             "transfer_credit": -credit.sum(axis=1),
         }
+        known = known & np.all(~present | ~np.isnan(finish), axis=1)
         return Evaluation(
-            valid=valid,
+            valid=valid & known,
             known=known,
             finish_s=np.where(present, finish, np.nan),
             rate=np.where(present, rate, np.nan),
@@ -249,20 +250,20 @@ class Evaluator:
             .any(axis=1)
         )
         if mode is Mode.SOLO:
-            return total, np.ones(len(members), np.bool_), predicted
+            return total, np.ones(len(members), np.bool_), np.asarray(predicted)
         if mode is Mode.SEQUENCE:
             top = np.where(present, each, 0.0).max(axis=1)
             return top, np.asarray(np.isfinite(top)), np.asarray(predicted)
         if mode is Mode.GPU_SHARE:
             flag = self.speeds.shared(mode, members, types, gpus, present)[2]
-            return total, np.isfinite(total), np.asarray(predicted | flag)
+            return total, np.asarray(np.isfinite(total)), np.asarray(predicted | flag)
         if mode is Mode.COLOCATE:
             _, row, flag = self.speeds.shared(mode, members, types, gpus, present)
             spare = (present.sum(axis=1) - 1) * self.speeds.backbone[self.jobs.fm[safe[:, 0]]]
             memory = np.where(np.isfinite(row), row, total - spare)
-            return np.asarray(memory), np.isfinite(memory), np.asarray(predicted | flag)
+            return np.asarray(memory), np.asarray(np.isfinite(memory)), np.asarray(predicted | flag)
         _, row, flag = self.speeds.joint(members, types, gpus, present)
-        return row, np.isfinite(row), flag
+        return row, np.asarray(np.isfinite(row)), flag
 
     # -- running groups -------------------------------------------------------------------------
 
@@ -357,6 +358,19 @@ class Evaluator:
         seconds = self.instance.snapshot.taken_at_s - job.last_start_s
         samples = job.done_samples - job.samples_at_last_start
         return samples / seconds if seconds > 0 and samples > 0 else float("nan")
+
+    @cached_property
+    def pinned(self) -> BoolArray:
+        """Jobs that must go on as they run, bool[J].
+
+        Those that may not be moved or are within their minimum run time, and groups of unknown
+        speed: nobody can compute what stopping them would gain.
+        """
+        out = self.jobs.protected.copy()
+        for group, kept in zip(self.instance.running, self.keeps, strict=True):
+            if group.keepable and not kept.known[0]:
+                out[list(group.holders)] = True
+        return out
 
     @cached_property
     def keeps(self) -> tuple[Evaluation, ...]:

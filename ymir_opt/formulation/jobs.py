@@ -206,8 +206,8 @@ class JobTable:
             left = max(0.0, limit - job.done_samples)
             point = job.remaining_s if job.remaining_s is not None else job.remaining_samples
             if point is None:
-                # no estimate of the work: everything up to the job's own maximum
-                point = left
+                # no estimate of the work: everything up to the job's own maximum, if it has one
+                point = left if np.isfinite(left) else np.nan
             if job.remaining_s is not None:
                 remaining[i] = low[i] = high[i] = point
                 continue
@@ -304,7 +304,7 @@ class JobTable:
                         fastest.append((t, float(np.max(rate))))
                 cache[key] = (cheapest, fastest)
             cheapest, fastest = cache[key]
-            if fastest:
+            if fastest and np.isfinite(self.own_work[j]):
                 self.known[j] = True
                 self.x[j] = cheapest * self.own_work[j]
                 self.t_iso[j] = min(self.cold[j, t] + self.whole[j] / rate for t, rate in fastest)

@@ -8,6 +8,7 @@ all of them. Charges are integers in units of ``1 / unit`` GPU, ``unit`` a multi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import lcm
 
 import numpy as np
@@ -65,16 +66,28 @@ class QuotaPool:
 
 @dataclass(frozen=True)
 class Charges:
-    """Sparse charges, sorted by row: column ``column[i]`` is charged ``value[i]`` on quota row ``row[i]``."""
+    """Sparse charges, sorted by row: column ``column[i]`` is charged ``value[i]`` on quota row ``row[i]``.
+
+    ``grows[i]`` says that it is new and charges one of its jobs more there than the job is charged now.
+    """
 
     column: IntArray
     row: IntArray
     value: IntArray
+    grows: BoolArray
 
     def of(self, row: int) -> tuple[IntArray, IntArray]:
         """Return the columns charged on a row, and how much."""
+        span = self._span(row)
+        return self.column[span], self.value[span]
+
+    def growing(self, row: int) -> BoolArray:
+        """Return which of the columns of `of` charge a job more on this row than it is charged now."""
+        return self.grows[self._span(row)]
+
+    def _span(self, row: int) -> slice:
         first, last = np.searchsorted(self.row, [row, row + 1])
-        return self.column[first:last], self.value[first:last]
+        return slice(int(first), int(last))
 
 
 class QuotaTable:
@@ -191,7 +204,24 @@ class QuotaTable:
         key, inverse = np.unique(row[mine] * max(len(table), 1) + column[mine], return_inverse=True)
         total = np.zeros(len(key), dtype=np.int64)
         np.add.at(total, inverse, value[mine])
-        return Charges(key % max(len(table), 1), key // max(len(table), 1), total)
+        job = table.jobs[column, position]
+        before = np.where(self._now[0][job] == row, self._now[1][job], 0)
+        more = (table.keep[column] < 0) & (value > before)
+        grows = np.zeros(len(key), dtype=np.bool_)
+        np.logical_or.at(grows, inverse, more[mine])
+        return Charges(key % max(len(table), 1), key // max(len(table), 1), total, grows)
+
+    @cached_property
+    def _now(self) -> tuple[IntArray, IntArray]:
+        """Quota row of each job that holds GPUs which it can keep (else -2), and its charge."""
+        row = np.full(len(self.instance.jobs), NO_QUOTA, dtype=np.int64)
+        charge = np.zeros(len(self.instance.jobs), dtype=np.int64)
+        for group in self.instance.running:
+            if group.keepable:
+                holders = np.array(group.holders, dtype=np.int64)
+                row[holders] = self.job_rows(holders, group.type)
+                charge[holders] = self.share(np.array(len(group.gpus)), np.array(len(holders)))
+        return row, charge
 
     def job_rows(self, jobs: IntArray, t: int) -> IntArray:
         """Return the quota row of each job on a type (-2 without quotas, -1 not allowed)."""

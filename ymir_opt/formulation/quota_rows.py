@@ -67,43 +67,43 @@ class QuotaContext:
 def queue_rows(builder: ModelBuilder, context: QuotaContext) -> None:
     """Add each queue's limit: ``sum_c a_cr x_c + f_r <= L_r``.
 
-    Where kept use exceeds the limit, a binary ``s`` says that something starts or grows, and then the
-    limit holds: ``sum_{c new} a_cr x_c <= L_r s`` and ``sum_c a_cr x_c <= u_r - (u_r - L_r + f_r) s``.
+    Where kept use exceeds the limit, a binary ``s`` says that a job starts or grows (is charged more than
+    now), and then the limit holds: ``x_c <= s`` for those columns and
+    ``sum_c a_cr x_c <= u_r - (u_r - L_r + f_r) s``.
     """
     for r, row in enumerate(context.quotas.rows):
         column, value = context.charges.of(r)
         if row.limit is None or not len(column):
             continue
         limit = row.limit - int(context.fixed[r])
-        _limited(builder, context, context.x[column], value, column, limit, context.before(r), "quota")
+        growing = context.charges.growing(r)
+        start = context.x[column[growing]], value[growing]
+        _limited(builder, context.x[column], value, start, limit, context.before(r), "quota")
 
 
 def _limited(
     builder: ModelBuilder,
-    context: QuotaContext,
     index: IntArray,
     value: IntArray,
-    column: IntArray,
+    start: tuple[IntArray, IntArray],
     limit: int,
     before: int,
     family: str,
-    extra: tuple[IntArray, IntArray] | None = None,
-    new_values: IntArray | None = None,
 ) -> None:
-    """Add ``value @ x[index] <= limit``, or its form for kept use above the limit."""
-    new = context.table.keep[column] < 0
-    charged = value if new_values is None else new_values
-    if extra is not None:
-        index, value = np.concatenate([index, extra[0]]), np.concatenate([value, extra[1]])
+    """Add ``value @ x[index] <= limit``; kept use above it stays as long as nothing in ``start`` begins."""
     if before <= limit:
         builder.row(index, value, -UNBOUNDED, limit, family)
         return
-    # an unbounded multiplier would weaken the relaxation: new use within the limit is all there can be
     (starts,) = builder.variables(np.zeros(1, np.int64))
-    most = max(limit, 0) if extra is None else int(charged[new].sum())
-    if new.any():
+    if len(start[0]):
+        # each new column alone: an unbounded multiplier would weaken the relaxation
+        count = len(start[0])
         builder.row(
-            np.append(context.x[column[new]], starts), np.append(charged[new], -most), -UNBOUNDED, 0, family
+            np.append(start[0], starts),
+            np.append(np.ones(count, np.int64), -count),
+            -UNBOUNDED,
+            0,
+            family,
         )
     builder.row(np.append(index, starts), np.append(value, before - limit), -UNBOUNDED, before, family)
 
@@ -117,22 +117,23 @@ def cohort_rows(builder: ModelBuilder, context: QuotaContext) -> None:
     for pool in context.quotas.pools():
         limit = sum(context.quotas.rows[r].lendable for r in pool.rows)
         before = 0
-        columns, values, lent = [], [], []
+        index, values, start, starting = [], [], [], []
         for r in pool.rows:
             row = context.quotas.rows[r]
             column, value = context.charges.of(r)
             fixed = int(context.fixed[r])
             use = context.before(r) + fixed
-            if row.guaranteed == 0:
-                columns.append(column)
-                values.append(value)
-                limit -= fixed
-                before += use - fixed
-                continue
+            growing = context.charges.growing(r)
+            start.append(context.x[column[growing]])
+            starting.append(value[growing])
             before += max(0, use - row.guaranteed)
-            if not len(column):
-                limit -= max(0, fixed - row.guaranteed)
-                before -= max(0, fixed - row.guaranteed)
+            if row.guaranteed == 0 or not len(column):
+                # nothing is kept back: all use counts, that of profile actions as a constant
+                index.append(context.x[column])
+                values.append(value)
+                constant = max(0, fixed - row.guaranteed)
+                limit -= constant
+                before -= constant
                 continue
             (z,) = builder.variables(np.zeros(1, np.int64), 0, UNBOUNDED, relaxable=True)
             builder.row(
@@ -142,37 +143,12 @@ def cohort_rows(builder: ModelBuilder, context: QuotaContext) -> None:
                 row.guaranteed - fixed,
                 "lending",
             )
-            lent.append(int(z))
-        column = np.concatenate([*columns, np.zeros(0, np.int64)])
-        value = np.concatenate([*values, np.zeros(0, np.int64)])
-        if not len(column) and not lent:
-            continue
-        extra = (np.array(lent, np.int64), np.ones(len(lent), np.int64)) if lent else None
-        if before > limit:
-            # every new column of the pool waits for the total, also those charged within guarantees
-            parts = [context.charges.of(r) for r in pool.rows]
-            column = np.concatenate([c for c, _ in parts])
-            charged = np.concatenate([v for _, v in parts])
-            guaranteed = np.concatenate(
-                [
-                    np.full(len(c), context.quotas.rows[r].guaranteed > 0)
-                    for r, (c, _) in zip(pool.rows, parts, strict=True)
-                ]
-            )
-            _limited(
-                builder,
-                context,
-                context.x[column],
-                np.where(guaranteed, 0, charged),
-                column,
-                limit,
-                before,
-                "cohort",
-                extra or (np.zeros(0, np.int64), np.zeros(0, np.int64)),
-                charged,
-            )
-            continue
-        _limited(builder, context, context.x[column], value, column, limit, before, "cohort", extra)
+            index.append(np.array([z]))
+            values.append(np.ones(1, np.int64))
+        joined = np.concatenate(index)
+        if len(joined):
+            starts = np.concatenate(start), np.concatenate(starting)
+            _limited(builder, joined, np.concatenate(values), starts, limit, before, "cohort")
 
 
 def protection_rows(builder: ModelBuilder, context: QuotaContext) -> None:

@@ -1,0 +1,1 @@
+"""Reasons: why each job is where it is, in numbers with units."""

@@ -1,0 +1,245 @@
+"""``solve``: one snapshot in, one verified plan out.
+
+Pure: nothing but the arguments and the installed versions influences the plan; the clock only
+triggers the guard and fills ``wall_s``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ymir_opt.candidates import PoolLimits, generate
+from ymir_opt.domain.documents import snapshot_sha256
+from ymir_opt.domain.errors import InputError, SolverError
+from ymir_opt.domain.outcome import outcome
+from ymir_opt.domain.plan import Plan, StoppedBy
+from ymir_opt.domain.snapshot import Snapshot
+from ymir_opt.estimates import Estimates
+from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.instance import Instance
+from ymir_opt.formulation.model import RoundModel
+from ymir_opt.formulation.parameters import Parameters
+from ymir_opt.formulation.quota import QuotaTable
+from ymir_opt.planner.assemble import Proof, assemble
+from ymir_opt.planner.carry import OUTCOME_LABEL, carried, resumed
+from ymir_opt.planner.profiling import reserve
+from ymir_opt.planner.search import Outcome, Round, search
+from ymir_opt.planner.selection import Selection
+from ymir_opt.solvers import registry
+from ymir_opt.solvers.base import Limits, SolveResult
+
+if TYPE_CHECKING:
+    from ymir_opt.estimates.protocols import Predictor
+
+__all__ = ["DEFAULT_GAP", "OWN_POLICIES", "plan_round", "solve"]
+
+DEFAULT_GAP = 1e-4
+# a plan that changes something must be better by more than this share of queueing everything
+LEAST_GAIN = 1e-6
+# deterministic budget, about seconds of one core; the wall-clock guard comes on top
+DEFAULT_WORK = 60.0
+OWN_POLICIES = {"ymir": True, "ymir-no-merge": False}
+HEURISTICS = ("greedy", "matching")
+
+
+def solve(
+    snapshot: Snapshot,
+    *,
+    policy: str = "ymir",
+    backend: str = "auto",
+    time_limit_s: float | None = None,
+    gap: float | None = None,
+    previous: Plan | None = None,
+    estimates: Predictor | None = None,
+    measured_only: bool = False,
+    prove_global: bool = False,
+    seed: int = 0,
+) -> Plan:
+    """Plan one round.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    policy : str
+        ``ymir``, ``ymir-no-merge``, or a baseline by its system's name.
+    backend : str
+        ``auto``, ``greedy``, ``matching``, or a solver from ``ymir_opt.solvers``.
+    time_limit_s : float, optional
+        Wall-clock guard in seconds; the plan says if it struck.
+    gap : float, optional
+        Stop at this value gap, a fraction; default 1e-4.
+    previous : Plan, optional
+        The previous round's plan.
+    estimates : Predictor, optional
+        Fitted models, asked where no row answers.
+    measured_only : bool
+        Refuse predicted figures.
+    prove_global : bool
+        Prove the gap against every group of at most four (exhaustive candidates).
+    seed : int
+
+    Returns
+    -------
+    Plan
+        Verified; its invariants are checked before it is returned.
+
+    Raises
+    ------
+    InputError
+        An argument is out of range, or names an unknown policy or backend.
+    SolverError
+        The planner made a plan that breaks an invariant, and so did its fallback.
+    """
+    if time_limit_s is not None and not time_limit_s > 0:
+        raise InputError("time_limit_s", f"{time_limit_s} is not above 0", "give seconds")
+    if gap is not None and not 0 <= gap <= 1:
+        raise InputError("gap", f"{gap} is not between 0 and 1", "give a fraction such as 0.001")
+    if policy not in OWN_POLICIES:
+        return _by_policy(snapshot, policy, previous)
+    return plan_round(
+        snapshot,
+        policy=policy,
+        merge=OWN_POLICIES[policy],
+        backend=backend,
+        time_limit_s=time_limit_s,
+        gap=DEFAULT_GAP if gap is None else gap,
+        previous=previous,
+        estimates=estimates,
+        measured_only=measured_only,
+        limits=PoolLimits(exhaustive_below=10**9) if prove_global else PoolLimits(),
+        seed=seed,
+    )
+
+
+def _by_policy(snapshot: Snapshot, name: str, previous: Plan | None) -> Plan:
+    from ymir_opt.policies.base import load_policy, plan_by
+
+    return plan_by(load_policy(name), snapshot, previous)
+
+
+def plan_round(
+    snapshot: Snapshot,
+    *,
+    policy: str = "ymir",
+    merge: bool = True,
+    backend: str = "auto",
+    time_limit_s: float | None = None,
+    gap: float = DEFAULT_GAP,
+    previous: Plan | None = None,
+    estimates: Predictor | None = None,
+    measured_only: bool = False,
+    limits: PoolLimits | None = None,
+    parameters: Parameters | None = None,
+    seed: int = 0,
+    checked: bool = True,
+) -> Plan:
+    """Plan one round with every parameter in the open; see `solve`."""
+    began = time.perf_counter()
+    deadline = None if time_limit_s is None else began + time_limit_s
+    if backend not in ("auto", *HEURISTICS):
+        registry.get(backend)
+    evaluator = Evaluator(
+        Instance.of(snapshot),
+        Estimates(snapshot, estimates, measured_only=measured_only),
+        parameters or Parameters(),
+    )
+    quotas = QuotaTable(evaluator.instance)
+    digest = snapshot_sha256(snapshot)
+    reservation = reserve(evaluator, quotas, previous)
+    pool = generate(evaluator, limits, merge=merge)
+    table = pool.table.take(np.flatnonzero(quotas.allowed(pool.table)))
+    work = Round(evaluator, table, quotas, reservation.available, reservation.charged)
+    continued = resumed(previous, digest)
+    fallback = carried(work, fill_idle=not continued)
+    name = _backend_name(backend, len(snapshot.jobs))
+    answer = _search(work, name, gap, fallback, deadline, seed)
+    best, stopped = _adopt(work, fallback, answer, gap, continued=continued)
+    proof = Proof(
+        backend=name,
+        bound=answer.bound,
+        gap_target=gap,
+        stopped_by=stopped,
+        wall_s=0.0,
+        policy=policy,
+        seed=seed,
+        measured_only=measured_only,
+    )
+
+    def finished(selection: Selection) -> Plan:
+        return assemble(snapshot, digest, work, pool, reservation, selection, proof)
+
+    plan = finished(best)
+    if checked:
+        plan = _verified(snapshot, plan, evaluator, lambda: finished(fallback))
+    after = snapshot_sha256(outcome(snapshot, plan))
+    solver = plan.solver.model_copy(update={"wall_s": time.perf_counter() - began})
+    return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
+
+
+def _backend_name(backend: str, jobs: int) -> str:
+    del jobs
+    return "highs" if backend == "auto" else backend
+
+
+def _search(
+    work: Round, name: str, gap: float, fallback: Selection, deadline: float | None, seed: int
+) -> Outcome:
+    if name in HEURISTICS:
+        return Outcome(None, None, StoppedBy.HEURISTIC)
+    backend = registry.get(name)
+    queue_all = int(work.table.queued_cost.sum())
+    # value_gap divides by more than this, so that the target is met when the solver stops
+    quanta = int(gap * max(queue_all - fallback.objective, 0))
+
+    def run(stated: RoundModel) -> SolveResult:
+        left = None if deadline is None else max(deadline - time.perf_counter(), 0.05)
+        bounds = Limits(gap_quanta=quanta, work=DEFAULT_WORK, wall_s=left)
+        if left is None:
+            return backend.solve(stated.model, limits=bounds, seed=seed)
+        from ymir_opt.solvers.guarded import solve_guarded
+
+        return solve_guarded(name, stated.model, limits=bounds, seed=seed)
+
+    return search(work, run)
+
+
+def _adopt(
+    work: Round, fallback: Selection, outcome: Outcome, gap: float, *, continued: bool
+) -> tuple[Selection, StoppedBy]:
+    """Choose between what the solver found and the carried-over plan.
+
+    Where something runs, a plan that differs is adopted only if its objective is lower by more than
+    ``max(gap target, 1e-6)`` times the cost of queueing everything.
+    """
+    found = outcome.selection
+    if found is None or continued:
+        return fallback, outcome.stopped_by
+    runs = any(group.keepable for group in work.evaluator.instance.running)
+    least = max(gap, LEAST_GAIN) * float(work.table.queued_cost.sum()) if runs else 0.0
+    if fallback.objective - found.objective > least:
+        return found, outcome.stopped_by
+    return fallback, outcome.stopped_by
+
+
+def _verified(snapshot: Snapshot, plan: Plan, evaluator: Evaluator, fallback: Callable[[], Plan]) -> Plan:
+    """Check a plan before it leaves; the carried-over plan takes the place of one that fails."""
+    from ymir_opt.verify import check
+
+    found = check(snapshot, plan, evaluator=evaluator)
+    if not found:
+        return plan
+    second = fallback()
+    worse = check(snapshot, second, evaluator=evaluator)
+    if worse:
+        first = worse[0]
+        raise SolverError(
+            first.place,
+            f"the planner made a plan that breaks invariant {first.invariant}: {first.message}",
+            "please report it with `ymir-plan snapshot capture`",
+        )
+    notes = {**second.labels, "note": f"the solver's plan broke invariant {found[0].invariant}"}
+    return second.model_copy(update={"labels": notes})
