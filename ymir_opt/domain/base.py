@@ -77,7 +77,7 @@ def _check_id(value: str) -> str:
         raise ValueError("begins or ends with a space")
     if "<" in value or ">" in value:
         raise ValueError("contains < or >")
-    if ".." in value.replace("\\", "/").split("/"):
+    if ".." in value and ".." in value.replace("\\", "/").split("/"):
         raise ValueError("contains a '..' path component")
     return value
 
