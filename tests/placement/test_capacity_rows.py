@@ -256,6 +256,15 @@ def test_several_keep_columns_of_one_group_count_once() -> None:
         assert accepts(model, np.array([0, 0, 0, 0, 1]))
 
 
+def test_rungs_alone_do_not_see_three_three_two_on_four_and_four() -> None:
+    jobs = [runs(f"r{n}", {n: (0, 1, 2, 3)}) for n in "ab"]
+    instance = instance_of([node("a", 8), node("b", 8)], jobs)
+    demands = [Shape(0, 3), Shape(0, 3), Shape(0, 2)]
+    everything = np.ones(5, np.int64)
+    assert accepts(model_of(instance, instance.gpu_ready, [0, 1], demands, ALL), everything)
+    assert not accepts(exact_of(instance, instance.gpu_ready, [0, 1], demands), everything)
+
+
 def test_rows_name_their_family() -> None:
     instance = instance_of([node("a", 8), node("b", 8)], [runs("r", {"a": (0, 1, 2)})])
     demands = [Shape(0, 4)] * 3 + [Shape(0, 16)]
