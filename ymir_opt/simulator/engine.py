@@ -358,7 +358,7 @@ class Engine:
             series={name: np.array(values) for name, values in self.recorder.series.items()},
             segments=self.recorder.segments,
             jct_sum_s=world.jct_sum_s,
-            makespan_s=world.last_completion_s,
+            makespan_s=max(0.0, world.last_completion_s - world.first_submission_s),
             rounds=self.rounds,
             events=self.events,
             **stats,

@@ -109,8 +109,8 @@ class SimulationResult:
         Jobs stopped by a node, starts that failed, and wanted starts that found no room on the nodes.
     jobs_finished : int
     mean_jct_s, makespan_s : float
-        Kept as running sums, so they hold with a sink too; the makespan counts from time zero of the trace's
-        clock to the last completion.
+        Kept as running sums, so they hold with a sink too; the makespan counts from the first submission to
+        the last completion.
     """
 
     trace: str

@@ -154,7 +154,8 @@ class World:
             "jobs_finished": 0,
         }
         self.jct_sum_s = 0.0
-        self.last_completion_s = 0.0
+        self.first_submission_s = math.inf
+        self.last_completion_s = -math.inf
         self._models: dict[str, int] = {}
         self._rates: dict[tuple[str, int, tuple[int, ...], int], float] = {}
         self._isolated: dict[tuple[str, int, int, int], tuple[float, float, float]] = {}
@@ -176,6 +177,7 @@ class World:
             self.jobs.extend([None] * old)
             self.alive = np.concatenate([self.alive, np.zeros(old, dtype=np.bool_)])
             self.free_slots = list(range(2 * old - 1, old - 1, -1))
+        self.first_submission_s = min(self.first_submission_s, job.submitted_at_s)
         slot = self.free_slots.pop()
         self.jobs[slot] = job
         self.alive[slot] = True
