@@ -145,7 +145,8 @@ class ThroughputTable:
                 continue
             exponent = np.full(len(gpus), SINGLE_COUNT_EXPONENT)
             if len(counts) > 1:
-                ratio = np.log(rates[end] / rates[inner]) / np.log(counts[end] / counts[inner])
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    ratio = np.log(rates[end] / rates[inner]) / np.log(counts[end] / counts[inner])
                 exponent = np.clip(ratio, 0.0, 1.0)
             grown = rates[end] * (gpus / counts[end]) ** exponent
             rate[beyond] = grown[beyond]

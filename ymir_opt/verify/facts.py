@@ -198,6 +198,9 @@ class Facts:
         same = held.jobs == group.jobs
         if group.mode is not Mode.SEQUENCE:
             same = len(held.jobs) == len(group.jobs) and set(held.jobs) == set(group.jobs)
+        # a start from other weights on the same GPUs is a restart, not the run going on
+        before = dict(held.source.starts_from) if held.source is not None else {}
+        same = same and dict(group.starts_from) == before
         return held if same and held.keepable else None
 
     @cached_property
