@@ -9,7 +9,7 @@ from ymir_opt.domain.errors import NotFoundError, SolverError
 from ymir_opt.formulation.linear import LinearModel
 from ymir_opt.solvers.base import Backend
 
-__all__ = ["AUTO", "GROUP", "choose", "get", "names"]
+__all__ = ["AUTO", "GROUP", "choose", "get", "load", "names", "reference"]
 
 GROUP = "ymir_opt.solvers"
 AUTO = "auto"
@@ -30,16 +30,38 @@ def get(name: str) -> Backend:
     SolverError
         The entry point does not give a backend.
     """
+    return load(reference(name))
+
+
+def reference(name: str) -> str:
+    """Return ``module:factory`` of a registered name; a reference is returned as it is.
+
+    Raises
+    ------
+    NotFoundError
+        No backend has this name.
+    """
+    if ":" in name:
+        return name
     registered = _registered()
     if name not in registered:
         near = difflib.get_close_matches(name, registered, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "choose one of " + ", ".join(sorted(registered))
         raise NotFoundError("backend", f"there is no solver {name!r}", hint)
-    backend = registered[name].load()()
+    return registered[name].value
+
+
+def load(source: str) -> Backend:
+    """Return the backend that ``module:factory`` makes.
+
+    Raises
+    ------
+    SolverError
+        It makes no backend.
+    """
+    backend = EntryPoint(name="", value=source, group=GROUP).load()()
     if not isinstance(backend, Backend):
-        raise SolverError(
-            "backend", f"{registered[name].value} is not a backend", "see ymir_opt.solvers.base"
-        )
+        raise SolverError("backend", f"{source} does not make a backend", "see ymir_opt.solvers.base")
     return backend
 
 
