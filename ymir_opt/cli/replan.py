@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from ymir_opt.domain.documents import dump_json
 from ymir_opt.domain.outcome import outcome
 from ymir_opt.domain.plan import ActionKind, Plan, StoppedBy
 from ymir_opt.domain.snapshot import Snapshot
+from ymir_opt.snapshots.compare import first_difference, same_plan
 
-__all__ = ["DEFAULT_GAP_TARGET", "Replanned", "replan_check", "same_plan"]
+__all__ = ["DEFAULT_GAP_TARGET", "Replanned", "replan_check"]
 
 DEFAULT_GAP_TARGET = 1e-4
 _STILL = (ActionKind.KEEP, ActionKind.WAIT, ActionKind.PROFILE)
@@ -33,17 +32,6 @@ class Replanned:
     violations: list[tuple[int, str, str]] = field(default_factory=list)
     tested: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-
-def _timeless(plan: Plan) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(dump_json(plan))
-    data["solver"].pop("wall_s")
-    return data
-
-
-def same_plan(first: Plan, second: Plan) -> bool:
-    """Say whether two plans are the same byte for byte, wall_s apart."""
-    return json.dumps(_timeless(first)) == json.dumps(_timeless(second))
 
 
 def replan_check(snapshot: Snapshot, plan: Plan, estimator: Any = None) -> Replanned:
@@ -75,7 +63,7 @@ def replan_check(snapshot: Snapshot, plan: Plan, estimator: Any = None) -> Repla
         again = solve(snapshot, **options)
         answer.tested.append(9)
         if not same_plan(plan, again):
-            answer.violations.append((9, _first_difference(plan, again), "planning again gave another plan"))
+            answer.violations.append((9, first_difference(plan, again), "planning again gave another plan"))
     gap = plan.solver.value_gap
     if gap is None or gap > DEFAULT_GAP_TARGET or not plan.solver.candidates.exhaustive:
         why = (
@@ -97,29 +85,3 @@ def replan_check(snapshot: Snapshot, plan: Plan, estimator: Any = None) -> Repla
                 (10, f"jobs {action.job}", f"planning again from the outcome would {action.action.value} it")
             )
     return answer
-
-
-def _first_difference(first: Plan, second: Plan) -> str:
-    """Return the path of the first field in which two plans differ."""
-
-    def walk(a: Any, b: Any, path: str) -> str | None:
-        if type(a) is not type(b):
-            return path
-        if isinstance(a, dict):
-            for key in [*a, *(k for k in b if k not in a)]:
-                here = f"{path}.{key}" if path else key
-                found = here if key not in a or key not in b else walk(a[key], b[key], here)
-                if found:
-                    return found
-            return None
-        if isinstance(a, list):
-            if len(a) != len(b):
-                return path
-            for i, (x, y) in enumerate(zip(a, b, strict=True)):
-                found = walk(x, y, f"{path}[{i}]")
-                if found:
-                    return found
-            return None
-        return None if a == b else path
-
-    return walk(_timeless(first), _timeless(second), "") or "field order"
