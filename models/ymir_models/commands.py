@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ymir_opt.cli.console import Output
-from ymir_opt.cli.files import emit
+from ymir_opt.cli.files import emit, read_bytes
 from ymir_opt.cli.options import Json
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Fit models and write each with a card; the same data give the same bytes."""
-    from ymir_models.training import train
+    from ymir_models.training import read_profiles, train
 
     written = train(
         tuple(kinds or ()),
         Path(data) if data is not None else None,
-        profiles,
+        read_profiles(read_bytes(profiles), profiles) if profiles is not None else None,
         Path(output),
     )
     out = Output(json=as_json)

@@ -16,8 +16,10 @@ from ymir_opt.domain.snapshot import Profiles
 __all__ = ["read_profiles", "train", "write"]
 
 
-def read_profiles(path: str) -> Profiles:
-    """Return the profiles of a snapshot, or a document that holds profiles alone.
+def read_profiles(content: bytes, path: str) -> Profiles:
+    """Return the profiles of a snapshot, or of a document that holds profiles alone.
+
+    ``path`` is what the document is called in an error.
 
     Raises
     ------
@@ -26,10 +28,8 @@ def read_profiles(path: str) -> Profiles:
     """
     from pydantic import ValidationError
 
-    from ymir_opt.cli.files import read_bytes
     from ymir_opt.domain.base import first_error
 
-    content = read_bytes(path)
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -44,7 +44,7 @@ def read_profiles(path: str) -> Profiles:
 
 
 def train(
-    kinds: tuple[str, ...], data: Path | None, profiles: str | None, folder: Path
+    kinds: tuple[str, ...], data: Path | None, own: Profiles | None, folder: Path
 ) -> list[dict[str, Any]]:
     """Fit the named kinds (all that the given data allow, if none is named) and write them.
 
@@ -58,15 +58,14 @@ def train(
     InputError
         If there is nothing to fit from, or a folder is missing.
     """
-    if data is None and profiles is None:
+    if data is None and own is None:
         raise InputError("fit", "has no data", "name --data DIR, --profiles FILE, or both")
-    own = read_profiles(profiles) if profiles is not None else None
     chosen = [find(name) for name in dict.fromkeys(kinds)] if kinds else list(KINDS.values())
     if not kinds:
         chosen = [k for k in chosen if (data is not None and (data / k.data).is_dir()) or _has(own, k.name)]
         if not chosen:
             raise InputError(
-                str(data or profiles), "holds nothing to fit", "name a folder with titan, gavel, ..."
+                str(data or "--profiles"), "holds nothing to fit", "name a folder with titan, gavel, ..."
             )
     folder.mkdir(parents=True, exist_ok=True)
     return [write(kind.fit(data, own), folder) for kind in chosen]

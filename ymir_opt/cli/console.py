@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["Output"]
+
+LOG_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -46,4 +49,10 @@ class Output:
         """Return the console for tables."""
         from rich.console import Console
 
-        return Console(stderr=self.to_stdout or not self.terminal, highlight=False, markup=False, emoji=False)
+        console = Console(
+            stderr=self.to_stdout or not self.terminal, highlight=False, markup=False, emoji=False
+        )
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            # a file or a log has no width of its own
+            console.width = LOG_WIDTH
+        return console

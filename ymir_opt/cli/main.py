@@ -48,6 +48,8 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
+    if wanted == "--version":
+        return app
     commands = {entry.name: entry for entry in entry_points(group=GROUP)}
     if wanted in commands:
         _load(commands[wanted])(app)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_ROWS", "diff_table", "plan_tables", "summary_line", "violations_table"]
 
 MAX_ROWS = 200
+_SHORT = ("mode", "GPUs", "finish in", "action", "reason", "invariant")
 _STYLE = {
     ActionKind.PREEMPT: "red",
     ActionKind.SPLIT: "yellow",
@@ -55,7 +56,7 @@ def _table(title: str, *columns: str) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in _SHORT)
     return table
 
 
