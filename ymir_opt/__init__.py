@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ymir_opt.domain.outcome import outcome
     from ymir_opt.domain.plan import Plan
     from ymir_opt.domain.snapshot import Snapshot
-    from ymir_opt.planner import solve
+    from ymir_opt.api import solve
     from ymir_opt.verify import check
 
 __all__ = ["Plan", "Snapshot", "YmirError", "check", "outcome", "simulate", "solve"]
@@ -24,7 +24,7 @@ _HOMES = {
     "check": "ymir_opt.verify",
     "outcome": "ymir_opt.domain.outcome",
     "simulate": "ymir_opt.simulator",
-    "solve": "ymir_opt.planner",
+    "solve": "ymir_opt.api",
 }
 
 

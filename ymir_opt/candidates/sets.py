@@ -140,13 +140,13 @@ class SetFinder:
         order = np.argsort(-score, kind="stable")
         order = order[np.isfinite(score[order])]
         # a set stays if it is among the best of any of its members
-        seen = np.zeros(self.evaluator.jobs.count, dtype=np.int64)
+        seen = [0] * self.evaluator.jobs.count
         keep = np.zeros(len(order), dtype=np.bool_)
-        for position, row in enumerate(order):
-            members = sets[row]
-            if (seen[members] < per_job).any():
+        for position, members in enumerate(sets[order].tolist()):
+            if any(seen[j] < per_job for j in members):
                 keep[position] = True
-                seen[members] += 1
+                for j in members:
+                    seen[j] += 1
         chosen = np.sort(order[keep])
         self.expander.dropped += int(len(sets) - len(chosen))
         return sets[chosen]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.domain.snapshot import Mode
-from ymir_opt.estimates import ThroughputKey
+from ymir_opt.estimates import Colocation, ThroughputKey
 from ymir_opt.formulation.jobs import JobTable
 from ymir_opt.formulation.work import unique_rows
 
@@ -65,6 +65,13 @@ def run_times(work: FloatArray, present: BoolArray, rates: RateFunction) -> Floa
     return out
 
 
+class _Unasked:
+    """Marks what has not been looked up yet."""
+
+
+_UNASKED = _Unasked()
+
+
 class GroupSpeeds:
     """Rates and memory of groups in every mode."""
 
@@ -81,6 +88,8 @@ class GroupSpeeds:
             [np.nan if (gib := jobs.estimates.backbone_gib(fm)) is None else gib for fm in jobs.instance.fms]
             + [np.nan]
         )
+
+        self._known: dict[Mode, dict[tuple[int, ...], Colocation | None]] = {mode: {} for mode in Mode}
 
     def alone(self, members: IntArray, types: IntArray, gpus: IntArray) -> FloatArray:
         """Return each member's samples/s alone on the group's GPUs, [M, K]; NaN where unknown."""
@@ -117,24 +126,32 @@ class GroupSpeeds:
         rows, inverse = unique_rows(np.column_stack([types, gpus, ordered]))
         ratio = np.full((len(rows), members.shape[1]), np.nan)
         memory, predicted = np.full(len(rows), np.nan), np.zeros(len(rows), np.bool_)
-        for i, row in enumerate(rows):
-            group = [int(s) for s in row[2:] if s >= 0]
-            if len(group) < 2:
-                continue
-            found = self.jobs.estimates.colocation.lookup(
-                mode,
-                self.jobs.instance.types[row[0]],
-                int(row[1]),
-                [self.jobs.signature_keys[s] for s in group],
-            )
+        for i, row in enumerate(rows.tolist()):
+            found = self._colocated(mode, tuple(row))
             if found is not None:
-                ratio[i, members.shape[1] - len(group) :] = found.speed_ratio
+                ratio[i, members.shape[1] - len(found.speed_ratio) :] = found.speed_ratio
                 memory[i] = np.nan if found.memory_gib is None else found.memory_gib
                 predicted[i] = found.predicted
         out = np.full(members.shape, np.nan)
         np.put_along_axis(out, order, ratio[inverse], axis=1)
         out[unknown] = np.nan
         return out, memory[inverse], predicted[inverse]
+
+    def _colocated(self, mode: Mode, row: tuple[int, ...]) -> Colocation | None:
+        """Return the estimate of (type, GPUs, member signatures; -1 pads in front), remembered."""
+        found = self._known[mode].get(row, _UNASKED)
+        if isinstance(found, _Unasked):
+            group = [s for s in row[2:] if s >= 0]
+            found = None
+            if len(group) > 1:
+                found = self.jobs.estimates.colocation.lookup(
+                    mode,
+                    self.jobs.instance.types[row[0]],
+                    row[1],
+                    [self.jobs.signature_keys[s] for s in group],
+                )
+            self._known[mode][row] = found
+        return found
 
     def joint(
         self, members: IntArray, types: IntArray, gpus: IntArray, active: BoolArray

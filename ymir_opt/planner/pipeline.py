@@ -14,7 +14,7 @@ import numpy as np
 
 from ymir_opt.candidates import PoolLimits, generate
 from ymir_opt.domain.documents import snapshot_sha256
-from ymir_opt.domain.errors import InputError, SolverError
+from ymir_opt.domain.errors import InputError, NotFoundError, SolverError
 from ymir_opt.domain.outcome import outcome
 from ymir_opt.domain.plan import Plan, StoppedBy
 from ymir_opt.domain.snapshot import Snapshot
@@ -65,7 +65,7 @@ def solve(
     ----------
     snapshot : Snapshot
     policy : str
-        ``ymir``, ``ymir-no-merge``, or a baseline by its system's name.
+        ``ymir``, or ``ymir-no-merge``, which starts no group of two or more.
     backend : str
         ``auto``, ``greedy``, ``matching``, or a solver from ``ymir_opt.solvers``.
     time_limit_s : float, optional
@@ -99,7 +99,9 @@ def solve(
     if gap is not None and not 0 <= gap <= 1:
         raise InputError("gap", f"{gap} is not between 0 and 1", "give a fraction such as 0.001")
     if policy not in OWN_POLICIES:
-        return _by_policy(snapshot, policy, previous)
+        raise NotFoundError(
+            "policy", f"{policy!r} is not one of ours", f"choose one of {', '.join(OWN_POLICIES)}"
+        )
     return plan_round(
         snapshot,
         policy=policy,
@@ -113,12 +115,6 @@ def solve(
         limits=PoolLimits(exhaustive_below=10**9) if prove_global else PoolLimits(),
         seed=seed,
     )
-
-
-def _by_policy(snapshot: Snapshot, name: str, previous: Plan | None) -> Plan:
-    from ymir_opt.policies.base import load_policy, plan_by
-
-    return plan_by(load_policy(name), snapshot, previous)
 
 
 def plan_round(
@@ -175,7 +171,7 @@ def plan_round(
     plan = finished(best)
     if checked:
         plan = _verified(snapshot, plan, evaluator, lambda: finished(fallback))
-    after = snapshot_sha256(outcome(snapshot, plan))
+    after = snapshot_sha256(outcome(snapshot, plan, compare_hash=False))
     solver = plan.solver.model_copy(update={"wall_s": time.perf_counter() - began})
     return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
 
@@ -229,11 +225,11 @@ def _verified(snapshot: Snapshot, plan: Plan, evaluator: Evaluator, fallback: Ca
     """Check a plan before it leaves; the carried-over plan takes the place of one that fails."""
     from ymir_opt.verify import check
 
-    found = check(snapshot, plan, evaluator=evaluator)
+    found = check(snapshot, plan, evaluator=evaluator, compare_hash=False)
     if not found:
         return plan
     second = fallback()
-    worse = check(snapshot, second, evaluator=evaluator)
+    worse = check(snapshot, second, evaluator=evaluator, compare_hash=False)
     if worse:
         first = worse[0]
         raise SolverError(
