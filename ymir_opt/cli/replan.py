@@ -48,7 +48,7 @@ def replan_check(snapshot: Snapshot, plan: Plan, estimator: Any = None) -> Repla
     estimator : optional
         The fitted models with which the plan was made.
     """
-    from ymir_opt.planner import solve
+    from ymir_opt.api import solve
 
     answer = Replanned()
     options: dict[str, Any] = {

@@ -133,7 +133,7 @@ def _solve(
     snapshot: Snapshot, previous: Plan | None, request: Request, estimator: Any
 ) -> tuple[Plan | None, Failure | None]:
     """Ask the planner; an error is an answer too."""
-    from ymir_opt.planner import solve
+    from ymir_opt.api import solve
 
     try:
         plan = solve(

@@ -68,7 +68,7 @@ def solve(
     gap = finite("--gap", gap, above_zero=False)
     render = _page_renderer() if report is not None else None
     from ymir_opt.domain.documents import dump_json
-    from ymir_opt.planner import solve as plan_round
+    from ymir_opt.api import solve as plan_round
 
     source = read_snapshot(snapshot)
     earlier = read_plan(previous) if previous is not None else None
