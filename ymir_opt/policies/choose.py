@@ -1,9 +1,9 @@
 """A small integer program for the baselines: one option a job, capacities, least cost.
 
-    minimise    sum_c cost[c] x[c]
-    subject to  sum of x over the columns of job j          = 1   for every job
-                sum of gpus[c] x[c] over the columns of type t <= capacity[t]
-                x binary
+minimise    sum_c cost[c] x[c]
+subject to  sum of x over the columns of job j          = 1   for every job
+            sum of gpus[c] x[c] over the columns of type t <= capacity[t]
+            x binary
 """
 
 from __future__ import annotations

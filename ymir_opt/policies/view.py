@@ -114,6 +114,8 @@ class GroupView:
     started_at_s : float
     probe : str or None
         ``running``, ``passed`` or None.
+    starts_from : mapping
+        Row -> class whose weights the member started or will start from.
     """
 
     id: int
@@ -124,6 +126,7 @@ class GroupView:
     nodes: tuple[tuple[int, int], ...]
     started_at_s: float
     probe: str | None = None
+    starts_from: Mapping[int, int] = field(default_factory=dict)
 
 
 class JobColumns:
@@ -205,6 +208,14 @@ class SnapshotView:
     rejected : frozenset
         Merges that failed their probe: (mode, frozenset of serial numbers).
     queues : tuple of str
+    adapters : frozenset of int
+        Classes of completed jobs, whose weights a job may start from.
+
+    Attributes
+    ----------
+    places : mapping
+        Row -> (node index, bit mask of its GPUs) of every solo run; filled for snapshot policies only, as are
+        ``node_resident`` (per node and GPU an index into ``models``, -1 none) and ``models`` in `nodes`.
     """
 
     def __init__(
@@ -218,7 +229,7 @@ class SnapshotView:
         groups: tuple[GroupView, ...] = (),
         rejected: frozenset[tuple[str, frozenset[int]]] = frozenset(),
         queues: tuple[str, ...] = (),
-        solo_nodes: Mapping[int, tuple[tuple[int, int], ...]] | None = None,
+        adapters: frozenset[int] = frozenset(),
     ) -> None:
         self.now_s = now_s
         self.slots = slots
@@ -228,8 +239,8 @@ class SnapshotView:
         self.groups = groups
         self.rejected = rejected
         self.queues = queues
-        self.solo_nodes = solo_nodes or {}
-        self.adapters: frozenset[int] = frozenset()
+        self.adapters = adapters
+        self.places: Mapping[int, tuple[tuple[int, int], ...]] = {}
         self._columns = columns
         self._cache: dict[str, NDArray[Any]] = {}
 
@@ -422,7 +433,7 @@ class GroupDecision:
     probe_evaluations : int
         Epochs after which the merge must have helped; 0: no probe.
     nodes : tuple of (int, int) or None
-        (node index, GPU count); None: the engine places it.
+        (node index, bit mask of its GPUs); None: the engine places it.
     """
 
     mode: str
@@ -459,7 +470,9 @@ class Decision:
         Checks that the faithful reproduction of a faulty reference has to do without: ``"capacity"`` (the
         counts may add up to more than there is; what finds no room stays pending) and ``"max_gpus"``.
     nodes : mapping
-        Row -> (node index, GPU count) pairs, for policies that place themselves.
+        Row -> (node index, bit mask of its GPUs) pairs, for policies that place themselves.
+    moved : frozenset of int
+        Running rows that are started anew although their count is the same (a migration).
     objective, bound, value_gap : float or None
         What the policy's solver proved, for the record.
     """
@@ -472,6 +485,7 @@ class Decision:
     stop_at_first: bool = False
     waived: frozenset[str] = frozenset()
     nodes: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    moved: frozenset[int] = frozenset()
     objective: float | None = None
     bound: float | None = None
     value_gap: float | None = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ymir_opt.domain.errors import InvalidPlanError
-from ymir_opt.policies.view import Decision, GroupDecision, SnapshotView
-from ymir_opt.simulator.world import Run, World
+from ymir_opt.policies.view import Decision, GroupDecision, GroupView, SnapshotView
+from ymir_opt.simulator.state import Run, Taken
+from ymir_opt.simulator.world import World
 
 __all__ = ["apply_decision", "check_decision"]
 
@@ -27,11 +30,10 @@ def check_decision(view: SnapshotView, decision: Decision, policy: str) -> None:
     gpus = decision.gpus
     if gpus.shape != (size,) or gpus.dtype.kind not in "iu":
         raise InvalidPlanError(place, f"gives {gpus.shape} counts for {size} jobs", "give one integer a row")
-    running = view.gpus
+    running, wanted = view.gpus, gpus > 0
     changed = gpus != running
-    wanted = gpus > 0
     largest = np.maximum(view.max_gpus, view.requested_gpus)
-    bad = changed & wanted & (gpus < view.min_gpus)
+    bad = changed & wanted & (gpus < view.min_gpus) | (gpus < 0)
     if "max_gpus" not in decision.waived:
         bad |= changed & wanted & (gpus > largest)
     if bad.any():
@@ -39,18 +41,20 @@ def check_decision(view: SnapshotView, decision: Decision, policy: str) -> None:
         raise InvalidPlanError(
             place,
             f"gives job {view.id(row)} {int(gpus[row])} GPUs",
-            f"allowed are {int(view.min_gpus[row])} to {int(view.max_gpus[row])}",
+            f"allowed are {int(view.min_gpus[row])} to {int(largest[row])}",
         )
     used = int(gpus.sum()) + sum(group.gpus for group in decision.groups)
     if used > view.total_gpus and "capacity" not in decision.waived:
         raise InvalidPlanError(place, f"uses {used} GPUs of {view.total_gpus}", "use no more than there are")
     moved = changed & (running > 0)
-    if decision.gpu_type is not None:
-        moved |= (running > 0) & wanted & (decision.gpu_type >= 0) & (decision.gpu_type != view.gpu_type)
+    moved |= _type_changes(view, decision)
+    moved[list(decision.moved)] |= running[list(decision.moved)] > 0
     if decision.groups:
         _check_groups(view, decision, place)
         for group in decision.groups:
-            moved[list(group.rows)] = False
+            moved[list(group.rows)] = running[list(group.rows)] > 0
+            if _kept(view, decision, group) is not None:
+                moved[list(group.rows)] = False
     if moved.any():
         fixed = moved & (view.column("movable") == 0)
         young = view.now_s - view.column("last_start_s") < view.column("min_runtime_s")
@@ -60,6 +64,28 @@ def check_decision(view: SnapshotView, decision: Decision, policy: str) -> None:
                 raise InvalidPlanError(place, f"moves job {view.id(row)}, which {what}", "keep it")
 
 
+def _type_changes(view: SnapshotView, decision: Decision) -> np.ndarray:
+    if decision.gpu_type is None:
+        return np.zeros(len(view), dtype=np.bool_)
+    given = decision.gpu_type >= 0
+    return (view.gpus > 0) & (decision.gpus > 0) & given & (decision.gpu_type != view.gpu_type)
+
+
+def _kept(view: SnapshotView, decision: Decision, group: GroupDecision) -> GroupView | None:
+    """Return the running group that a wanted group keeps as it is, if there is one."""
+    if group.rows[0] in decision.moved:
+        return None
+    for running in view.groups:
+        if (
+            running.mode == group.mode
+            and running.rows == tuple(group.rows)
+            and running.gpus == group.gpus
+            and group.gpu_type in (-1, running.gpu_type)
+        ):
+            return running
+    return None
+
+
 def _check_groups(view: SnapshotView, decision: Decision, place: str) -> None:
     seen: set[int] = set()
     for group in decision.groups:
@@ -67,167 +93,180 @@ def _check_groups(view: SnapshotView, decision: Decision, place: str) -> None:
             raise InvalidPlanError(
                 place, f"gives a group {group.mode!r} of {len(group.rows)} jobs", "correct it"
             )
+        if group.mode == "solo" and len(group.rows) > 1:
+            raise InvalidPlanError(place, f"gives a solo group of {len(group.rows)} jobs", "name the mode")
         for row in group.rows:
             if not 0 <= row < len(view) or row in seen or decision.gpus[row]:
                 raise InvalidPlanError(place, f"puts row {row} into two groups", "use a job once")
             seen.add(row)
-        running = next((g for g in view.groups if _same(g.mode, g.rows, g.gpus, group)), None)
-        if running is not None:
+        if len(group.rows) == 1 or _kept(view, decision, group) is not None:
             continue
-        if group.mode == "joint" and len(group.rows) > 1:
-            kinds = view.kind[list(group.rows)]
+        rows = list(group.rows)
+        if group.mode in ("joint", "sequence", "colocate"):
+            kinds = view.kind[rows]
             models = {view.transfer.models[k] for k in kinds if k >= 0}
             if len(models) != 1 or (kinds < 0).any():
-                raise InvalidPlanError(place, "merges jobs of different models jointly", "one model a group")
-            if (view.done[list(group.rows)] > 0).any():
+                raise InvalidPlanError(
+                    place, f"merges jobs of different models ({group.mode})", "one model a group"
+                )
+        if group.mode == "joint" and (view.done[rows] > 0).any():
+            together = [g for g in view.groups if g.mode == "joint" and set(rows) <= set(g.rows)]
+            if not together:
                 raise InvalidPlanError(place, "merges jobs with progress jointly", "merge before they start")
-        if len(group.rows) > 1 and (view.column("sharing")[list(group.rows)] == 0).any():
+        least = 1 if group.mode in ("gpu_share", "colocate") else 2
+        if (view.column("sharing")[rows] < least).any():
             raise InvalidPlanError(place, "merges a job that does not share", "respect the sharing level")
 
 
-def _same(mode: str, rows: tuple[int, ...], gpus: int, group: GroupDecision) -> bool:
-    return mode == group.mode and rows == tuple(group.rows) and gpus == group.gpus
+@dataclass
+class _Start:
+    """A start to be placed."""
+
+    gpus: int
+    rank: int
+    row: int
+    group: GroupDecision | None
 
 
-def apply_decision(world: World, view: SnapshotView, decision: Decision, now: float, policy: str) -> bool:
-    """Carry out a checked decision; return whether anything changed."""
-    slots = view.slots
-    current, kinds = view.gpus, view.gpu_type
-    target = decision.gpus
-    changed = target != current
-    if decision.gpu_type is not None:
-        changed |= (current > 0) & (decision.gpu_type >= 0) & (decision.gpu_type != kinds)
-    grouped, starting = _groups(world, view, decision, now)
-    stop_rows = np.flatnonzero(changed & (current > 0))
-    acted = bool(starting)
-    for row in stop_rows.tolist():
-        slot = int(slots[row])
-        if row in grouped or slot not in world.run_of:
-            continue
-        world.stop(world.runs[world.run_of[slot]], now, "preempted")
-        acted = True
-    rows = np.flatnonzero((target > 0) & (world.columns.data["gpus"][slots] == 0))
-    wanted: list[tuple[int, int, int, GroupDecision | None]] = []
-    if len(rows):
-        not_before = view.column("not_before_s")[rows]
-        rows = rows[not_before <= now]
-        rank = np.full(len(view), len(view), dtype=np.int64)
-        if decision.order is not None:
-            rank[decision.order] = np.arange(len(decision.order))
-        ordered = rows[np.lexsort((rows, rank[rows]))]
-        wanted = [(int(target[row]), i, int(row), None) for i, row in enumerate(ordered.tolist())]
-    wanted += [(g.gpus, len(wanted) + i, g.rows[0], g) for i, g in enumerate(starting)]
-    if decision.large_first:
-        wanted.sort(key=lambda item: (-item[0], item[1]))
-    for gpus, _, row, group in wanted:
-        kind = -1 if decision.gpu_type is None else int(decision.gpu_type[row])
-        if group is not None:
-            kind = group.gpu_type
-        where = _place(world, view, row, gpus, kind, group, decision)
+def apply_decision(
+    world: World, view: SnapshotView, decision: Decision, now: float
+) -> tuple[bool, list[Run]]:
+    """Carry out a checked decision.
+
+    Returns
+    -------
+    bool
+        Whether anything changed.
+    list of Run
+        The groups that were started.
+    """
+    slots, target, current = view.slots, decision.gpus, view.gpus
+    changed = (target != current) | _type_changes(view, decision)
+    changed[list(decision.moved)] = True
+    grouped, starting = _groups(world, view, decision)
+    freed: list[int] = []
+    for run in _to_stop(world, view, decision, changed, grouped, starting):
+        freed += world.stop(run, now, "preempted")
+    rows = np.flatnonzero(target > 0)
+    rows = rows[world.store.columns.data["gpus"][slots[rows]] == 0]
+    begun: list[Run] = []
+    for start in _ordered(view, decision, rows, starting):
+        where = _place(world, view, start, decision)
         if where is None:
             world.stats["unplaced"] += 1
             if decision.stop_at_first:
                 break
             continue
-        chosen, nodes = where
-        members = [int(slots[r]) for r in (group.rows if group is not None else (row,))]
-        sources = {} if group is None else {int(slots[r]): c for r, c in group.starts_from.items()}
-        if group is not None and group.mode == "sequence":
-            for before, after in zip(members, members[1:], strict=False):
-                sources.setdefault(after, world.true_job(before).kind)
-        world.start(
-            "solo" if group is None else group.mode,
-            members,
-            gpus,
-            chosen,
-            nodes,
-            now,
-            0 if group is None else group.probe_evaluations,
-            sources,
-        )
-        acted = True
-    return acted
+        begun.append(_begin(world, view, start, where, now))
+    world.count_preempted(freed)
+    return bool(freed or begun), begun
 
 
-def _groups(
-    world: World, view: SnapshotView, decision: Decision, now: float
-) -> tuple[set[int], list[GroupDecision]]:
-    """Stop shared groups that are not kept; return rows kept in groups, and the groups to start."""
-    slots = view.slots
-    kept_rows: set[int] = set()
-    kept_groups: set[int] = set()
-    for running in view.groups:
-        run = world.runs.get(running.id)
-        if run is None:
-            continue
-        same = next(
-            (
-                g
-                for g in decision.groups
-                if _same(running.mode, running.rows, running.gpus, g) and g.gpu_type in (-1, running.gpu_type)
-            ),
-            None,
-        )
-        if same is not None:
-            kept_rows.update(running.rows)
-            kept_groups.add(id(same))
-        elif not _continues_alone(run, running.rows, decision, view):
-            world.stop(run, now, "preempted")
-        else:
-            _drop_waiting(world, run)
+def _groups(world: World, view: SnapshotView, decision: Decision) -> tuple[set[int], list[GroupDecision]]:
+    """Return the ids of shared runs that go on, and the groups to start."""
+    going_on: set[int] = set()
     starting = []
     for group in decision.groups:
-        if id(group) in kept_groups:
-            continue
-        for row in group.rows:
-            slot = int(slots[row])
-            if slot in world.run_of:
-                world.stop(world.runs[world.run_of[slot]], now, "preempted")
-        starting.append(group)
-    return kept_rows, starting
+        kept = _kept(view, decision, group)
+        if kept is not None:
+            going_on.add(kept.id)
+        else:
+            starting.append(group)
+    for running in view.groups:
+        if running.id not in going_on and _continues_alone(running, decision):
+            world.drop_waiting(world.runs[running.id])
+            going_on.add(running.id)
+    return going_on, starting
 
 
-def _continues_alone(run: Run, rows: tuple[int, ...], decision: Decision, view: SnapshotView) -> bool:
-    """Say whether the one holder of a group goes on with the same count as a solo run."""
-    if len(run.holders) != 1:
+def _continues_alone(running: GroupView, decision: Decision) -> bool:
+    """Say whether the head of a sequence goes on alone on the same GPUs."""
+    head = running.rows[0]
+    if running.mode != "sequence" or head in decision.moved:
         return False
-    head = rows[0]
-    if decision.gpu_type is not None and decision.gpu_type[head] not in (-1, run.gpu_type):
+    if decision.gpu_type is not None and decision.gpu_type[head] not in (-1, running.gpu_type):
         return False
-    return bool(decision.gpus[head] == run.gpus)
+    return bool(decision.gpus[head] == running.gpus)
 
 
-def _drop_waiting(world: World, run: Run) -> None:
-    for slot in run.slots[1:]:
-        world.columns.data["group"][slot] = -1
-        world.run_of.pop(slot, None)
-    del run.slots[1:]
-
-
-def _place(
+def _to_stop(
     world: World,
     view: SnapshotView,
-    row: int,
-    gpus: int,
-    kind: int,
-    group: GroupDecision | None,
     decision: Decision,
-) -> tuple[int, tuple[tuple[int, int], ...]] | None:
-    """Return (GPU type, (node, count) pairs) for a start, or None."""
-    given = group.nodes if group is not None else decision.nodes.get(row)
-    cluster = world.cluster
+    changed: np.ndarray,
+    going_on: set[int],
+    starting: list[GroupDecision],
+) -> list[Run]:
+    found: dict[int, Run] = {}
+    for running in view.groups:
+        if running.id not in going_on:
+            found[running.id] = world.runs[running.id]
+    rows = np.flatnonzero(changed & (view.gpus > 0)).tolist()
+    rows += [row for group in starting for row in group.rows if view.gpus[row]]
+    for row in rows:
+        number = world.run_of.get(int(view.slots[row]))
+        if number is not None and number not in going_on:
+            found[number] = world.runs[number]
+    return list(found.values())
+
+
+def _ordered(
+    view: SnapshotView, decision: Decision, rows: np.ndarray, groups: list[GroupDecision]
+) -> list[_Start]:
+    """Return the starts in order of placement: large ones first unless the policy wants its own order."""
+    starts: list[_Start] = []
+    if len(rows):
+        rows = rows[view.column("not_before_s")[rows] <= view.now_s]
+        rank = np.full(len(view), len(view), dtype=np.int64)
+        if decision.order is not None:
+            rank[decision.order] = np.arange(len(decision.order))
+        ordered = rows[np.lexsort((rows, rank[rows]))]
+        starts = [_Start(int(decision.gpus[row]), i, row, None) for i, row in enumerate(ordered.tolist())]
+    starts += [_Start(group.gpus, len(starts) + i, group.rows[0], group) for i, group in enumerate(groups)]
+    if decision.large_first:
+        starts.sort(key=lambda start: (-start.gpus, start.rank))
+    return starts
+
+
+def _begin(world: World, view: SnapshotView, start: _Start, where: tuple[int, Taken], now: float) -> Run:
+    group = start.group
+    if group is None:
+        return world.start("solo", [int(view.slots[start.row])], where[0], where[1], now)
+    members = [int(view.slots[row]) for row in group.rows]
+    sources = {int(view.slots[row]): kind for row, kind in group.starts_from.items()}
+    if group.mode == "sequence":
+        for before, after in zip(members, members[1:], strict=False):
+            sources.setdefault(after, world.store.job(before).kind)
+    return world.start(group.mode, members, where[0], where[1], now, group.probe_evaluations, sources)
+
+
+def _place(world: World, view: SnapshotView, start: _Start, decision: Decision) -> tuple[int, Taken] | None:
+    """Return (GPU type, GPUs) for a start, or None where there is no room.
+
+    Raises
+    ------
+    InvalidPlanError
+        The policy placed it itself, on GPUs that are not free or not as many as it wants.
+    """
+    cluster, group = world.cluster, start.group
+    given = group.nodes if group is not None else decision.nodes.get(start.row)
     if given is not None:
-        if sum(count for _, count in given) != gpus:
+        count = sum(mask.bit_count() for _, mask in given)
+        if count != start.gpus or not cluster.can_take(given):
             raise InvalidPlanError(
-                "placement", f"does not give job {view.id(row)} its {gpus} GPUs", "correct it"
+                f"policy placement of job {view.id(start.row)}",
+                f"names {count} GPUs for {start.gpus}, or GPUs that are not free",
+                "place jobs on free GPUs",
             )
-        if any(cluster.free[node] < count or not cluster.ready[node] for node, count in given):
-            return None
         return int(cluster.type[given[0][0]]), given
-    mask = int(view.column("type_mask")[row])
+    kind = -1 if decision.gpu_type is None else int(decision.gpu_type[start.row])
+    if group is not None:
+        kind = group.gpu_type
+    mask = int(view.column("type_mask")[start.row])
+    model = world.model_index(world.store.job(int(view.slots[start.row])).model)
     for t in range(len(cluster.types)) if kind < 0 else (kind,):
         if mask >> t & 1:
-            found = cluster.find(gpus, t)
+            found = cluster.find(start.gpus, t)
             if found is not None:
-                return t, found
+                return t, cluster.pick(found, model)
     return None

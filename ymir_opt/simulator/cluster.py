@@ -188,24 +188,9 @@ class Cluster:
             left -= take
         return tuple(found) if left == 0 else None
 
-    def take(
-        self, where: tuple[tuple[int, int], ...], model: int
-    ) -> tuple[tuple[tuple[int, int], ...], bool]:
-        """Occupy GPUs (lowest numbers first, resident ones preferred).
-
-        Parameters
-        ----------
-        where : tuple of (int, int)
-            (node, count).
-        model : int
-            Foundation model index, -1 none.
-
-        Returns
-        -------
-        ((node, mask), ...), bool
-            The GPUs, and whether all of them already held the model.
-        """
-        taken, warm = [], model >= 0
+    def pick(self, where: tuple[tuple[int, int], ...], model: int) -> tuple[tuple[int, int], ...]:
+        """Return free GPUs for (node, count) pairs as (node, bit mask): resident ones, then lowest numbers."""
+        picked = []
         for node, count in where:
             mask, chosen = self.free_mask[node], 0
             resident = self.resident[node]
@@ -214,12 +199,27 @@ class Cluster:
                 indices.sort(key=lambda g: resident[g] != model)
             for g in indices[:count]:
                 chosen |= 1 << g
-                warm = warm and resident[g] == model
-                resident[g] = model
-            self.free_mask[node] = mask & ~chosen
-            self.free[node] -= count
-            taken.append((node, chosen))
-        return tuple(taken), warm
+            picked.append((node, chosen))
+        return tuple(picked)
+
+    def can_take(self, taken: tuple[tuple[int, int], ...]) -> bool:
+        """Say whether all these GPUs are free and ready."""
+        return all(self.ready[node] and not mask & ~self.free_mask[node] for node, mask in taken)
+
+    def occupy(self, taken: tuple[tuple[int, int], ...], model: int) -> bool:
+        """Occupy free GPUs; return whether all of them already held the model (-1: none)."""
+        warm = model >= 0
+        for node, mask in taken:
+            resident = self.resident[node]
+            self.free_mask[node] &= ~mask
+            self.free[node] -= mask.bit_count()
+            if model < 0:
+                continue
+            for g in range(len(resident)):
+                if mask >> g & 1:
+                    warm = warm and resident[g] == model
+                    resident[g] = model
+        return warm
 
     def give(self, taken: tuple[tuple[int, int], ...]) -> None:
         """Free GPUs."""

@@ -24,7 +24,8 @@ from ymir_opt.simulator.cluster import Cluster, NodeEvent, NodeSpec
 from ymir_opt.simulator.estimates import EstimateError, Estimates
 from ymir_opt.simulator.results import JobRecord, Recorder, SimulationResult
 from ymir_opt.simulator.workload import TraceJob, Workload
-from ymir_opt.simulator.world import Options, World
+from ymir_opt.simulator.state import Options
+from ymir_opt.simulator.world import World
 
 __all__ = ["Engine", "Progress", "simulate"]
 
@@ -102,6 +103,7 @@ class Engine:
         self.node_events = sorted(node_events, key=lambda event: event.at_s)
         self._check_node_events()
         self._decide = _decider(policy, self)
+        self._wants_places = not hasattr(policy, "decide")
         self._arrivals: Iterator[TraceJob] = workload.jobs()
         self._next: TraceJob | None = next(self._arrivals, None)
         self.arrived = 0
@@ -187,7 +189,7 @@ class Engine:
     def _next_event(self) -> float:
         world = self.world
         heap = world.heap
-        while heap and heap[0][4] >= 0 and world.truth.version[heap[0][3]] != heap[0][4]:
+        while heap and heap[0][4] >= 0 and world.store.truth.version[heap[0][3]] != heap[0][4]:
             heapq.heappop(heap)
         at = heap[0][0] if heap else math.inf
         if self._next is not None:
@@ -207,15 +209,15 @@ class Engine:
             self.node_done += 1
         while heap and heap[0][0] <= at:
             _, _, kind, slot, version = heapq.heappop(heap)
-            if version >= 0 and world.truth.version[slot] != version:
+            if version >= 0 and world.store.truth.version[slot] != version:
                 continue
             self.events += 1
             if kind == "finish":
                 world.finish(slot, at)
             elif kind == "fail":
                 world.fail_start(slot, at)
-            elif kind == "probe" and world.end_probe(slot, at):
-                continue
+            elif kind == "probe":
+                world.end_probe(slot, at)
         while self._next is not None and self._next.submitted_at_s <= at:
             job, self._next = self._next, next(self._arrivals, None)
             if self._next is not None and self._next.submitted_at_s < job.submitted_at_s:
@@ -269,8 +271,8 @@ class Engine:
     def view(self) -> SnapshotView:
         """Return what the policy sees now: observations and estimates, progress brought up to date."""
         world = self.world
-        slots = world.active_slots()
-        world.settle(slots, self.now)
+        slots = world.store.active_slots()
+        world.store.settle(slots, self.now)
         cluster = world.cluster
         nodes = {
             "node_id": tuple(cluster.ids),
@@ -279,26 +281,26 @@ class Engine:
             "node_free": cluster.free.copy(),
             "node_ready": cluster.ready.copy(),
         }
-        groups = ()
-        shared = [run for run in world.runs.values() if run.mode != "solo"]
-        if shared:
+        rows: dict[int, int] = {}
+        if world.shared or self._wants_places:
             rows = {slot: row for row, slot in enumerate(slots.tolist())}
-            groups = tuple(
-                GroupView(
-                    run.id,
-                    run.mode,
-                    tuple(rows[slot] for slot in run.slots),
-                    run.gpus,
-                    run.gpu_type,
-                    run.taken,
-                    run.started_s,
-                    run.probe,
-                )
-                for run in shared
+        groups = tuple(
+            GroupView(
+                run.id,
+                run.mode,
+                tuple(rows[slot] for slot in run.slots),
+                run.gpus,
+                run.gpu_type,
+                run.taken,
+                run.started_s,
+                run.probe,
+                dict(sorted((rows[slot], kind) for slot, kind in run.sources.items() if slot in rows)),
             )
+            for run in world.shared.values()
+        )
         view = SnapshotView(
             self.now,
-            world.columns,
+            world.store.columns,
             slots,
             self.estimates.speed,
             self.estimates.transfer,
@@ -306,8 +308,12 @@ class Engine:
             groups,
             frozenset(world.rejected),
             self.workload.queues,
+            frozenset(world.adapters),
         )
-        view.adapters = frozenset(world.adapters)
+        if self._wants_places:
+            view.places = {rows[run.slots[0]]: run.taken for run in world.runs.values() if run.mode == "solo"}
+            nodes["node_resident"] = tuple(map(tuple, cluster.resident))
+            nodes["models"] = world.models()
         return view
 
     def _plan(self) -> bool:
@@ -319,15 +325,13 @@ class Engine:
         self.last_plan = self.now
         self.rounds += 1
         check_decision(view, decision, self.policy_name)
-        changed = apply_decision(world, view, decision, self.now, self.policy_name)
-        if self.rounds % FULL_CHECK_ROUNDS == 0:
-            try:
-                world.check(self.policy_name)
-            except AssertionError as error:
-                raise InvalidPlanError(f"policy {self.policy_name}", str(error), "report it") from error
+        changed, begun = apply_decision(world, view, decision, self.now)
+        try:
+            world.check(self.policy_name, None if self.rounds % FULL_CHECK_ROUNDS == 0 else begun)
+        except AssertionError as error:
+            raise InvalidPlanError(f"policy {self.policy_name}", str(error), "report it") from error
         free, ready = world.cluster.free, world.cluster.ready
-        held = int((view.column("gpus") > 0).sum()) if not changed else -1
-        running = held if held >= 0 else int((world.columns.data["gpus"][view.slots] > 0).sum())
+        running = len(world.run_of) - sum(len(run.slots) - len(run.holders) for run in world.shared.values())
         total = int(world.cluster.size[ready].sum())
         self.recorder.round(
             self.now,
@@ -347,7 +351,8 @@ class Engine:
         """Return what there is so far."""
         world = self.world
         stats = {k: v for k, v in world.stats.items()}
-        unfinished = tuple(world.columns.ids[slot] for slot in world.active_slots().tolist())
+        names = world.store.columns.ids
+        unfinished = tuple(names[slot] for slot in world.store.active_slots().tolist())
         return SimulationResult(
             trace=self.workload.name,
             policy=self.policy_name,
@@ -358,7 +363,7 @@ class Engine:
             series={name: np.array(values) for name, values in self.recorder.series.items()},
             segments=self.recorder.segments,
             jct_sum_s=world.jct_sum_s,
-            makespan_s=max(0.0, world.last_completion_s - world.first_submission_s),
+            makespan_s=max(0.0, world.last_completion_s - world.store.first_submission_s),
             rounds=self.rounds,
             events=self.events,
             **stats,
