@@ -66,11 +66,22 @@ def anonymize_case(case: Case, estimator: Any = None, key: bytes | None = None) 
     snapshot = _snapshot(case.snapshot, rename)
     previous = None
     if case.previous is not None:
-        data = _document(case.previous, rename)
-        if case.previous.snapshot_sha256 == snapshot_sha256(case.snapshot):
-            data["snapshot_sha256"] = snapshot_sha256(snapshot)
-        previous = parse_plan(dump_json(Plan.model_construct(**data)))
+        previous = _previous(case.previous, rename, snapshot_sha256(case.snapshot), snapshot_sha256(snapshot))
     return capture(snapshot, previous=previous, request=case.request, estimator=estimator)
+
+
+def _previous(plan: Plan, rename: Rename, before: str, after: str) -> Plan:
+    """Return the previous plan renamed; where it names the snapshot by its hash, it does so again."""
+    from ymir_opt.planner.carry import OUTCOME_LABEL
+
+    data = _document(plan, rename)
+    if plan.snapshot_sha256 == before:
+        data["snapshot_sha256"] = after
+    digest = plan.labels.get(OUTCOME_LABEL)
+    if digest is not None:
+        labels = {key: value for key, value in data["labels"].items() if key != rename(OUTCOME_LABEL)}
+        data["labels"] = {**labels, OUTCOME_LABEL: after if digest == before else rename(str(digest))}
+    return parse_plan(dump_json(Plan.model_construct(**data)))
 
 
 def _snapshot(snapshot: Snapshot, rename: Rename) -> Snapshot:
