@@ -58,10 +58,11 @@ def bench(
         if out.wants_json:
             emit(json.dumps(row) + "\n")
         if console is not None:
+            scope = f" ({row['gap_scope']})" if row["value_gap"] is not None else ""
             console.print(
                 f"{row['size']:>12}  {row['backend']:<10}  plan {row['wall_s']:.3f} s"
                 f"  process {row['process_wall_s']:.3f} s  cpu {row['cpu_s']:.3f} s"
-                f"  gap {percent(row['value_gap'])} ({row['gap_scope']})"
+                f"  gap {percent(row['value_gap'])}{scope}"
                 f"  objective {figure(row['objective'])}"
                 f"  {row['peak_rss_mib']:.0f} MiB",
                 soft_wrap=True,
