@@ -50,6 +50,10 @@ class SpeedTable:
         unknown. Only faithful reproductions use it.
     cold_s, warm_s : float64[K, T]
         Seconds of a cold and a warm start; ``rigid_start_s`` for jobs without a key.
+    memory_gib : float64[K, T, G + 1]
+        Memory per GPU, nan unknown.
+    gpu_memory_gib : float64[T]
+        Memory of a GPU of each type.
     """
 
     types: tuple[str, ...]
@@ -58,6 +62,8 @@ class SpeedTable:
     predicted: FloatArray
     cold_s: FloatArray
     warm_s: FloatArray
+    memory_gib: FloatArray
+    gpu_memory_gib: FloatArray
     rigid_start_s: float = 0.0
 
     @property
@@ -87,13 +93,19 @@ class TransferTable:
         ``joint[i, j]``: work of class i trained jointly with class j, over its work alone; nan unknown.
     share : float64[C, C]
         ``share[i, j]``: speed of class i on one GPU shared with class j, over its speed alone; nan unknown.
+    batches : tuple of int
+        Global batch of each class.
+    share_gib : float64[C, C]
+        Memory of both together on one GPU; nan unknown.
     """
 
     models: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
     warm: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     joint: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     share: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    share_gib: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 @dataclass(frozen=True)

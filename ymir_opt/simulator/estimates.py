@@ -71,6 +71,7 @@ class Estimates:
         types, keys = workload.speeds.types, workload.throughput_keys
         shape = (len(keys), len(types), workload.counts + 1)
         rate, predicted = np.zeros(shape), np.full(shape, np.inf)
+        memory = np.full(shape, np.nan)
         cold, warm = np.zeros(shape[:2]), np.zeros(shape[:2])
         for k, (model, batch) in enumerate(keys):
             for t, kind in enumerate(types):
@@ -79,18 +80,23 @@ class Estimates:
                 factor = float(np.exp(error.speed * rng.standard_normal())) if error.speed else 1.0
                 for n in range(1, workload.counts + 1):
                     rate[k, t, n] = factor * workload.speeds.rate(model, batch, packed(n, node_gpus), kind)
+                    memory[k, t, n] = workload.speeds.memory_gib(model, batch, n, kind)
                     predicted[k, t, n] = workload.speeds.predicted(model, batch, n, kind) / factor
         rigid = workload.speeds.start_s("", types[0], False) if not keys else 0.0
-        for array in (rate, predicted, cold, warm):
+        memories = np.array([workload.speeds.gpu_memory_gib(kind) for kind in types])
+        for array in (rate, predicted, cold, warm, memory, memories):
             array.flags.writeable = False
-        speed = SpeedTable(types, keys, rate, predicted, cold, warm, rigid)
+        speed = SpeedTable(types, keys, rate, predicted, cold, warm, memory, memories, rigid)
         tables = []
         for true in (workload.transfer.warm, workload.transfer.joint, workload.transfer.share):
             noise = np.exp(error.transfer * rng.standard_normal(true.shape)) if error.transfer else 1.0
             table = np.array(true * noise, dtype=np.float64)
             table.flags.writeable = False
             tables.append(table)
-        transfer = TransferTable(workload.transfer.models, workload.transfer.tasks, *tables)
+        share_gib = np.array(workload.transfer.share_gib, dtype=np.float64)
+        share_gib.flags.writeable = False
+        true = workload.transfer
+        transfer = TransferTable(true.models, true.tasks, true.batches, *tables, share_gib)
         return cls(speed, transfer, error)
 
     def total(self, job: TraceJob) -> float:

@@ -25,7 +25,7 @@ __all__ = [
     "titan_workload",
 ]
 
-RIGID_KEY = ("", 0)
+UNKNOWN_MEMORY_GIB = 80.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,14 @@ class Speeds(Protocol):
         """Return the seconds of a cold or warm start."""
         ...
 
+    def memory_gib(self, model: str, batch: int, gpus: int, gpu_type: str) -> float:
+        """Return memory per GPU on a packed placement (nan: unknown)."""
+        ...
+
+    def gpu_memory_gib(self, gpu_type: str) -> float:
+        """Return the memory of a GPU."""
+        ...
+
 
 @dataclass
 class ModelSpeeds:
@@ -143,6 +151,20 @@ class ModelSpeeds:
             return self.warm_s
         return self.restart_s + self.model.context_switch_s(model, gpu_type)
 
+    def memory_gib(self, model: str, batch: int, gpus: int, gpu_type: str) -> float:
+        """Return the measured memory per GPU; below the smallest measured batch that batch's."""
+        table = self.model.memory_table(model, gpu_type)
+        found = self.model.iteration(model, batch, gpus, gpu_type)
+        if table is None or found is None:
+            return float("nan")
+        memory = table.at(max(float(found.local_batch), float(table.batch[0])))
+        return float("nan") if memory is None else memory
+
+    def gpu_memory_gib(self, gpu_type: str) -> float:
+        """Return the most memory that any table of the type was measured with: so much there is."""
+        tables = [self.model.memory_table(name, gpu_type) for name in self.model.models(gpu_type)]
+        return max((float(t.gib[-1]) for t in tables if t is not None), default=UNKNOWN_MEMORY_GIB)
+
 
 @dataclass
 class RigidSpeeds:
@@ -163,6 +185,14 @@ class RigidSpeeds:
         """Return the restart cost."""
         return self.restart_s
 
+    def memory_gib(self, model: str, batch: int, gpus: int, gpu_type: str) -> float:
+        """Return nan: unknown."""
+        return float("nan")
+
+    def gpu_memory_gib(self, gpu_type: str) -> float:
+        """Return a placeholder that excludes nothing."""
+        return UNKNOWN_MEMORY_GIB
+
 
 @dataclass(frozen=True)
 class TransferTruth:
@@ -174,6 +204,7 @@ class TransferTruth:
     warm: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     joint: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     share: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    share_gib: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 @dataclass(frozen=True)
@@ -292,7 +323,7 @@ def titan_workload(
 
 def _transfer(model: JobModel, examples: list[WorkloadJob], against: str, gpu_type: str) -> TransferTruth:
     size = len(examples)
-    warm, joint, share = (np.full((size, size), np.nan) for _ in range(3))
+    warm, joint, share, share_gib = (np.full((size, size), np.nan) for _ in range(4))
     use = "best_single" if against == "best_single" else "trace"
     for i, job in enumerate(examples):
         for j, other in enumerate(examples):
@@ -307,8 +338,11 @@ def _transfer(model: JobModel, examples: list[WorkloadJob], against: str, gpu_ty
             local = [model.iteration(job.model, e.batch_size, 1, gpu_type) for e in (job, other)]
             if local[0] is not None and local[1] is not None:
                 speed = model.shared_speed(job.model, (local[0].local_batch, local[1].local_batch), gpu_type)
-                if speed is not None:
+                table = model.sharing_table(job.model, gpu_type)
+                if speed is not None and table is not None:
                     share[i, j] = speed[0]
+                    memory = table.memory_gib(local[0].local_batch, local[1].local_batch)
+                    share_gib[i, j] = np.nan if memory is None else memory
     return TransferTruth(
         tuple(e.model for e in examples),
         tuple(e.task for e in examples),
@@ -316,6 +350,7 @@ def _transfer(model: JobModel, examples: list[WorkloadJob], against: str, gpu_ty
         warm,
         joint,
         share,
+        share_gib,
     )
 
 

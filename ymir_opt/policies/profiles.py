@@ -1,0 +1,157 @@
+"""Profile rows of a view: what its speed and transfer tables say, for the classes that are present."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations_with_replacement
+
+import numpy as np
+
+from ymir_opt.domain.snapshot import (
+    ColocationMember,
+    ColocationRow,
+    Mode,
+    Profiles,
+    Provenance,
+    SwitchRow,
+    ThroughputRow,
+    TransferMode,
+    TransferRow,
+)
+from ymir_opt.policies.view import SnapshotView, TransferTable
+
+__all__ = ["ProfileRows", "task_name"]
+
+
+def task_name(transfer: TransferTable, kind: int) -> str | None:
+    """Return the task of a class; classes of one task with different settings are told apart."""
+    if kind < 0:
+        return None
+    name = transfer.tasks[kind]
+    same = [
+        k
+        for k, task in enumerate(transfer.tasks)
+        if task == name and transfer.models[k] == transfer.models[kind]
+    ]
+    return name if len(same) == 1 else f"{name}#{same.index(kind)}"
+
+
+class ProfileRows:
+    """Rows by class set, built once for each set of classes."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[frozenset[int], frozenset[int], frozenset[int]], Profiles] = {}
+
+    def of(self, view: SnapshotView, adapters: frozenset[int]) -> Profiles:
+        """Return the rows that concern the jobs of a view and the classes of completed adapters."""
+        keys = frozenset(int(k) for k in np.unique(view.key) if k >= 0)
+        kinds = frozenset(int(k) for k in np.unique(view.kind) if k >= 0)
+        at = (keys, kinds, adapters)
+        if at not in self._known:
+            self._known[at] = Profiles(
+                throughput=_throughput(view, keys),
+                switch_s=_switch(view, keys),
+                transfer=_transfer(view, kinds, adapters),
+                colocation=_colocation(view, kinds),
+            )
+        return self._known[at]
+
+
+def _throughput(view: SnapshotView, keys: frozenset[int]) -> tuple[ThroughputRow, ...]:
+    """Return the rows of the active batches and of the batches of joint groups of the same models."""
+    speed = view.speed
+    models = {speed.names[k][0] for k in keys}
+    rows = []
+    for k, (model, batch) in enumerate(speed.names):
+        if model not in models:
+            continue
+        for t, kind in enumerate(speed.types):
+            for n in range(1, speed.counts + 1):
+                rate, memory = float(speed.rate[k, t, n]), float(speed.memory_gib[k, t, n])
+                if rate > 0:
+                    rows.append(
+                        ThroughputRow(
+                            foundation_model=model,
+                            gpu_type=kind,
+                            gpus=n,
+                            batch_size=batch,
+                            samples_per_s=rate,
+                            memory_gib=None if math.isnan(memory) else memory,
+                        )
+                    )
+    return tuple(rows)
+
+
+def _switch(view: SnapshotView, keys: frozenset[int]) -> tuple[SwitchRow, ...]:
+    speed = view.speed
+    rows = {}
+    for k in sorted(keys):
+        for t, kind in enumerate(speed.types):
+            rows[speed.names[k][0], kind] = SwitchRow(
+                foundation_model=speed.names[k][0],
+                gpu_type=kind,
+                cold_s=float(speed.cold_s[k, t]),
+                warm_s=float(speed.warm_s[k, t]),
+            )
+    return tuple(rows.values())
+
+
+def _transfer(view: SnapshotView, kinds: frozenset[int], adapters: frozenset[int]) -> tuple[TransferRow, ...]:
+    """Return warm starts from active and completed classes, and joint pairs of active ones."""
+    table = view.transfer
+    rows = []
+    for target in sorted(kinds):
+        for source in sorted(kinds | adapters):
+            if table.models[source] != table.models[target] or source == target:
+                continue
+            for mode, ratio in (
+                (TransferMode.WARM_START, table.warm[target, source]),
+                (TransferMode.JOINT, table.joint[target, source]),
+            ):
+                if not ratio > 0 or (mode is TransferMode.JOINT and source not in kinds):
+                    continue
+                names = [task_name(table, source)]
+                if mode is TransferMode.WARM_START and source in adapters:
+                    names.append(f"adapter-{source}")
+                for name in names:
+                    rows.append(
+                        TransferRow(
+                            mode=mode,
+                            foundation_model=table.models[target],
+                            source=name or "",
+                            target=task_name(table, target) or "",
+                            work_ratio=float(ratio),
+                            provenance=Provenance.MEASURED,
+                            matched_hyperparameters=False,
+                        )
+                    )
+    return tuple(rows)
+
+
+def _colocation(view: SnapshotView, kinds: frozenset[int]) -> tuple[ColocationRow, ...]:
+    """Return measured pairs on one GPU."""
+    table, speed = view.transfer, view.speed
+    rows = []
+    for a, b in combinations_with_replacement(sorted(kinds), 2):
+        ratio = (table.share[a, b], table.share[b, a])
+        if not (ratio[0] > 0 and ratio[1] > 0):
+            continue
+        members = tuple(
+            ColocationMember(
+                foundation_model=table.models[k], batch_size=table.batches[k], task=task_name(table, k)
+            )
+            for k in (a, b)
+        )
+        memory = float(table.share_gib[a, b])
+        for kind in speed.types[:1]:
+            rows.append(
+                ColocationRow(
+                    mode=Mode.GPU_SHARE,
+                    gpu_type=kind,
+                    gpus=1,
+                    members=members,
+                    speed_ratio=(float(ratio[0]), float(ratio[1])),
+                    memory_gib=None if math.isnan(memory) else memory,
+                )
+            )
+    return tuple(rows)
