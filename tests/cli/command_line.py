@@ -76,7 +76,7 @@ class StubPlanner(ModuleType):
     """Takes the planner's place: every job waits or is kept, and what was asked is remembered."""
 
     def __init__(self) -> None:
-        super().__init__("ymir_opt.planner")
+        super().__init__("ymir_opt.api")
         self.asked: list[dict[str, Any]] = []
         self.fails: Exception | None = None
 

@@ -15,7 +15,7 @@ from small_documents import job_row, plan_data, snapshot_data, snapshot_of
 def planner(monkeypatch: pytest.MonkeyPatch) -> StubPlanner:
     """Put a planner that decides nothing in the real one's place."""
     stub = StubPlanner()
-    monkeypatch.setitem(sys.modules, "ymir_opt.planner", stub)
+    monkeypatch.setitem(sys.modules, "ymir_opt.api", stub)
     return stub
 
 

@@ -67,8 +67,8 @@ def solve(
     time_limit = finite("--time-limit", time_limit, above_zero=True)
     gap = finite("--gap", gap, above_zero=False)
     render = _page_renderer() if report is not None else None
-    from ymir_opt.domain.documents import dump_json
     from ymir_opt.api import solve as plan_round
+    from ymir_opt.domain.documents import dump_json
 
     source = read_snapshot(snapshot)
     earlier = read_plan(previous) if previous is not None else None
