@@ -222,12 +222,12 @@ def reclaim_rows(builder: ModelBuilder, context: QuotaContext) -> None:
     """Add what a queue may not take from others of its cohort by preemption.
 
     ``Never``: on every type what the queue gets is covered by GPUs free before, its own releases, those
-    of queues outside the cohort, and those of the cohort's groups that move or merge instead of stopping.
-    ``LowerPriority``: for every class ``k``, what its groups of class at most ``k`` get is covered by those
-    and by stopped jobs of the cohort of a class below ``k``.
-    With ``b_j`` the charge of running job ``j`` of group ``r(j)``:
+    of queues outside the cohort, and what the cohort's other groups give up by shrinking, merging or leaving
+    the type instead of stopping. ``LowerPriority``: for every class ``k``, what its groups of class at most
+    ``k`` get is covered by those and by jobs of the cohort of a class below ``k``.
+    With ``b_j`` the charge of running job ``j`` of group ``r(j)`` and ``a_cj`` its charge in ``c``:
     ``sum_{c new of q} a_cq x_c <= free + sum_{j allowed} b_j (1 - x_keep(r(j)))
-    + sum_{j not allowed} b_j (1 - x_keep(r(j)) - y_j)``.
+    + sum_{j not allowed} sum_{c new with j} max(0, b_j - a_cj) x_c``.
     """
     instance, quotas, table = context.instance, context.quotas, context.table
     cohort_of = [queue.cohort for queue in instance.queues.values()] + [None]
@@ -256,21 +256,35 @@ def reclaim_rows(builder: ModelBuilder, context: QuotaContext) -> None:
                     usable = int(context.available[group.gpus].sum()) * quotas.unit
                     share = usable // len(group.holders)
                     for j in group.holders:
-                        upper += share
-                        index.append(np.array([keep_variable[g]]))
-                        coefficient.append(np.array([share]))
                         inside = (
                             cohort_of[quotas.queue_of[j]] == row.cohort
                             and instance.jobs[j].queue != row.queue
                         )
-                        if inside and instance.job_class[j] >= below and context.can_stop[j]:
-                            index.append(np.array([context.y[j]]))
-                            coefficient.append(np.array([share]))
-                            binds = True
+                        if inside and instance.job_class[j] >= below:
+                            given, amount = _given_up(context, j, t, share)
+                            index.append(given)
+                            coefficient.append(-amount)
+                            binds = binds or bool(context.can_stop[j])
+                            continue
+                        upper += share
+                        index.append(np.array([keep_variable[g]]))
+                        coefficient.append(np.array([share]))
                 if binds:
                     builder.row(
                         np.concatenate(index), np.concatenate(coefficient), -UNBOUNDED, upper, "reclaim"
                     )
+
+
+def _given_up(context: QuotaContext, j: int, t: int, share: int) -> tuple[IntArray, IntArray]:
+    """Return the new columns with a running job, and what it gives up of a type in each, in units."""
+    table = context.table
+    holders = table.holders()
+    mine = (table.jobs == j).any(axis=1) & (table.keep < 0)
+    columns = np.flatnonzero(mine)
+    held = ((table.jobs[columns] == j) & holders[columns]).any(axis=1) & (table.type[columns] == t)
+    charge = context.quotas.share(table.gpus[columns], np.maximum(holders[columns].sum(axis=1), 1))
+    amount = np.maximum(share - np.where(held, charge, 0), 0)
+    return context.x[columns], amount
 
 
 def _kept_mask(instance: Instance) -> BoolArray:

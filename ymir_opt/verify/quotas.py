@@ -281,8 +281,12 @@ def _taken(
                 queue = facts.queues.get(job.queue)
                 inside = queue is not None and queue.cohort == row.cohort and queue.name != row.queue
                 forbidden = never or facts.rank[job.priority] >= k
-                if not (inside and forbidden and name in victims):
-                    covered += usable / len(held.holders)
+                share = usable / len(held.holders)
+                if not (inside and forbidden):
+                    covered += share
+                elif name not in victims:
+                    # what it gives up by shrinking, merging or leaving the type; its own move takes the rest
+                    covered += max(0.0, share - _charge(facts, name, t))
         if total > covered + EPS:
             yield Violation(
                 5,
@@ -290,3 +294,11 @@ def _taken(
                 f"groups that start get {total:.6g} {short(t)} GPUs, but without reclaiming from the cohort "
                 f"({row.reclaim.value}) only {covered:.6g} are to be had",
             )
+
+
+def _charge(facts: Facts, name: str, t: str) -> float:
+    """Return a job's share of its group's GPUs of a type after the plan."""
+    placed = facts.holding.get(name)
+    if placed is None or placed.group.gpu_type != t:
+        return 0.0
+    return placed.group.gpus / len(placed.holders)
