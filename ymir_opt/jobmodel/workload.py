@@ -80,13 +80,13 @@ def reference_target(value: str) -> float:
     return float(number / 10.0 ** len(digits))
 
 
-def read_workload(path: Path | str, target: Callable[[str], float] = finite) -> tuple[WorkloadJob, ...]:
+def read_workload(path: Path | str, read_target: Callable[[str], float] = finite) -> tuple[WorkloadJob, ...]:
     """Read a workload file, sorted by submission (stable).
 
     Parameters
     ----------
     path : Path or str
-    target : callable
+    read_target : callable
         Reads ``target_metric``: exactly, or as `reference_target` does.
 
     Raises
@@ -103,7 +103,7 @@ def read_workload(path: Path | str, target: Callable[[str], float] = finite) -> 
         "target_batch_size": count,
         "target_lr": text,
         "target_gradient_steps": count,
-        "target_metric": target,
+        "target_metric": read_target,
     }
     jobs: list[WorkloadJob] = []
     seen: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""From a view to a snapshot document, and from a plan back to a decision: how snapshot policies see a simulation.
+"""From a view to a snapshot document, and from a plan back to a decision, for snapshot policies.
 
 The documents are built from the view alone, so they hold observations and estimates only. Rows that do not
 change (nodes, profiles, the fixed part of a job) are built once and shared between rounds.
@@ -6,6 +6,7 @@ change (nodes, profiles, the fixed part of a job) are built once and shared betw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -182,7 +183,7 @@ class Documents:
                 done_samples=0.0 if rigid else values["done"][row],
                 state=JobState.RUNNING if running else JobState.PENDING,
                 allocation=held.get(row) if running else None,
-                first_start_s=None if first != first else first,
+                first_start_s=None if math.isnan(first) else first,
                 last_start_s=last if running else None,
                 not_before_s=wait if wait > view.now_s else None,
                 running_s=values["productive_s"][row],
@@ -210,8 +211,9 @@ class Documents:
             for row in group.rows[:1] if mode is Mode.SEQUENCE else group.rows:
                 held[row] = where
             probe = None
-            if group.probe in ("running", "passed"):
-                probe = ProbeState(state=group.probe, evaluations_left=1 if group.probe == "running" else 0)
+            if group.probe is not None:
+                over = group.probe == "passed"
+                probe = ProbeState(state="passed" if over else "running", evaluations_left=0 if over else 1)
             starts = {
                 view.id(row): StartSource(adapter=_adapter(kind))
                 for row, kind in group.starts_from.items()

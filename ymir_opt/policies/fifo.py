@@ -1,14 +1,10 @@
 """First in, first out, on the requested GPUs.
 
-Source
-    The default order of Slurm, YARN and Kubernetes batch queues.
-Parameters
-    None.
-Cadence
-    On events, at least 10 s apart (the reference has none to copy).
-Variants
-    ``fifo`` is strict: the first job that does not fit holds back all later ones. ``fifo:backfill`` lets
-    later jobs pass. ``:faithful`` and ``:fixed`` are the same.
+* Source: The default order of Slurm, YARN and Kubernetes batch queues.
+* Parameters: None.
+* Cadence: On events, at least 10 s apart (the reference has none to copy).
+* Variants: ``fifo`` is strict: the first job that does not fit holds back all later ones. ``fifo:backfill``
+  lets later jobs pass. ``:faithful`` and ``:fixed`` are the same.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """Optimus: marginal gains in remaining time.
 
-Source
-    Peng et al., EuroSys'18, as in Titan's public simulator (SoCC'22).
-Parameters
-    Every job first gets its smallest count in order of submission; then one GPU at a time goes to the job whose
-    remaining time drops most, while the drop is positive, up to every job's largest count. A job whose count
-    changes is placed anew.
-Cadence
-    Rounds of 300 s.
-Variants
-    ``:faithful`` keeps the reference's mistake: after a job has been given a GPU, its next gain (and its cap)
-    are those of the job submitted last, so that a job can get more than its largest count (its batch then grows
-    to the smallest local batch on every GPU). ``:fixed`` uses the job's own. Both use the reference's predicted time
-    (one accumulation step too many), on which the published figures rest.
+* Source: Peng et al., EuroSys'18, as in Titan's public simulator (SoCC'22).
+* Parameters: Every job first gets its smallest count in order of submission; then one GPU at a time goes to
+  the job whose remaining time drops most, while the drop is positive, up to every job's largest count. A
+  job whose count changes is placed anew.
+* Cadence: Rounds of 300 s.
+* Variants: ``:faithful`` keeps the reference's mistake: after a job has been given a GPU, its next gain
+  (and its cap) are those of the job submitted last, so that a job can get more than its largest count (its
+  batch then grows to the smallest local batch on every GPU). ``:fixed`` uses the job's own. Both use the
+  reference's predicted time (one accumulation step too many), on which the published figures rest.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Shortest remaining time first, on the requested GPUs.
 
-Source
-    The textbook rule; ``:faithful`` as in Titan's public simulator (SoCC'22).
-Parameters
-    None.
-Cadence
-    Rounds of 300 s, as published there.
-Variants
-    ``srtf`` and ``srtf:faithful`` never preempt and sort by the reference's predicted time (one accumulation
-    step too many). ``srtf:preemptive`` lets shorter jobs take the GPUs of longer ones; ``srtf:fixed`` does so
-    and uses the time that the throughput implies.
+* Source: The textbook rule; ``:faithful`` as in Titan's public simulator (SoCC'22).
+* Parameters: None.
+* Cadence: Rounds of 300 s, as published there.
+* Variants: ``srtf`` and ``srtf:faithful`` never preempt and sort by the reference's predicted time (one
+  accumulation step too many). ``srtf:preemptive`` lets shorter jobs take the GPUs of longer ones;
+  ``srtf:fixed`` does so and uses the time that the throughput implies.
 """
 
 from __future__ import annotations

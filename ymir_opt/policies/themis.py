@@ -1,18 +1,15 @@
 """Themis: leases for the jobs that are furthest from their fair finish time.
 
-Source
-    Mahajan et al., NSDI'20, as in Titan's public simulator (SoCC'22).
-Parameters
-    Leases of 600 s; of the candidates (waiting jobs and expired leases) the 80 % with the largest finish-time
-    fairness rho' are offered GPUs, greedily, on the requested counts.
-Cadence
-    Rounds of 60 s.
-Variants
-    ``:faithful`` keeps the reference's estimate: rho' = [staying + t(g) attained / deserved] / [running deserved
-    / attained + staying - running + t(w)], w = max(1, int(min(G / (2 running jobs), g))), t the predicted time
-    (one accumulation step too many), attained service with starting time, running without; GPUs of an expired lease that is not among the 80 % count as free although
-    they are kept. ``:fixed`` counts every active job once in w, uses the time that the throughput implies, and
-    does not give GPUs away twice.
+* Source: Mahajan et al., NSDI'20, as in Titan's public simulator (SoCC'22).
+* Parameters: Leases of 600 s; of the candidates (waiting jobs and expired leases) the 80 % with the largest
+  finish-time fairness rho' are offered GPUs, greedily, on the requested counts.
+* Cadence: Rounds of 60 s.
+* Variants: ``:faithful`` keeps the reference's estimate: rho' = [staying + t(g) attained / deserved] /
+  [running deserved / attained + staying - running + t(w)], w = max(1, int(min(G / (2 running jobs), g))), t
+  the predicted time (one accumulation step too many), attained service with starting time, running without;
+  GPUs of an expired lease that is not among the 80 % count as free although they are kept. ``:fixed``
+  counts every active job once in w, uses the time that the throughput implies, and does not give GPUs away
+  twice.
 """
 
 from __future__ import annotations

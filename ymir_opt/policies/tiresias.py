@@ -1,14 +1,11 @@
 """Tiresias: discretised two-dimensional least attained service.
 
-Source
-    Gu et al., NSDI'19; parameters and cadence as in Titan's public simulator (SoCC'22).
-Parameters
-    Two queues with thresholds of 4 and 1000 GPU-hours of attained service, first in, first out inside a
-    queue, back-filling, preemptive, on the requested GPUs. GPU time spent on starting counts as service.
-Cadence
-    Rounds of 300 s.
-Variants
-    ``:faithful`` and ``:fixed`` are the same: the reference has no known fault here.
+* Source: Gu et al., NSDI'19; parameters and cadence as in Titan's public simulator (SoCC'22).
+* Parameters: Two queues with thresholds of 4 and 1000 GPU-hours of attained service, first in, first out
+  inside a queue, back-filling, preemptive, on the requested GPUs. GPU time spent on starting counts as
+  service.
+* Cadence: Rounds of 300 s.
+* Variants: ``:faithful`` and ``:fixed`` are the same: the reference has no known fault here.
 """
 
 from __future__ import annotations

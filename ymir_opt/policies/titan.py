@@ -1,16 +1,12 @@
 """Titan: a MILP over GPU counts that minimises the sum of slowdowns.
 
-Source
-    Gao et al., SoCC'22, as in its public simulator.
-Parameters
-    Counts {0, 1, 2, 3, 4, 8, 12, ...}; only the G jobs with the least predicted time on one GPU take part; cost
-    of a count a: max(T(a), D) / max(T(fair), D) with fair = max(1, floor(G / N)); no GPUs costs 10 000; no
-    switching cost.
-Cadence
-    Rounds of D = 120 s.
-Variants
-    ``:faithful`` uses the reference's predicted time (one accumulation step too many), ``:fixed`` the time that
-    the throughput implies.
+* Source: Gao et al., SoCC'22, as in its public simulator.
+* Parameters: Counts {0, 1, 2, 3, 4, 8, 12, ...}; only the G jobs with the least predicted time on one GPU
+  take part; cost of a count a: max(T(a), D) / max(T(fair), D) with fair = max(1, floor(G / N)); no GPUs
+  costs 10 000; no switching cost.
+* Cadence: Rounds of D = 120 s.
+* Variants: ``:faithful`` uses the reference's predicted time (one accumulation step too many), ``:fixed``
+  the time that the throughput implies.
 """
 
 from __future__ import annotations

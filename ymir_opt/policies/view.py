@@ -275,7 +275,7 @@ class SnapshotView:
 
     def id(self, row: int) -> str:
         """Return one job's id."""
-        return self._columns.ids[self.slots[row]]
+        return self._columns.ids[int(self.slots[row])]
 
     @property
     def submitted_at_s(self) -> FloatArray:
@@ -350,7 +350,7 @@ class SnapshotView:
     @cached_property
     def startable(self) -> BoolArray:
         """bool[n]: waits, and is not backing off after failed starts."""
-        return (self.gpus == 0) & (self.column("not_before_s") <= self.now_s)
+        return np.asarray((self.gpus == 0) & (self.column("not_before_s") <= self.now_s))
 
     @cached_property
     def age_s(self) -> FloatArray:

@@ -1,14 +1,10 @@
 """Ymir-opt's own planner as a policy.
 
-Source
-    This project: groups, GPU counts, types and nodes from one proven optimisation per round.
-Parameters
-    Those of the objective; they are in every plan (``planner.objective``).
-Cadence
-    On events (arrival, completion, node change, end of a probe), at least 10 s apart.
-Variants
-    ``ymir`` may merge jobs and start them from completed adapters; ``ymir-no-merge`` does neither, so that what
-    it gains comes from GPU counts, order and placement alone.
+* Source: This project: groups, GPU counts, types and nodes from one proven optimisation per round.
+* Parameters: Those of the objective; they are in every plan (``planner.objective``).
+* Cadence: On events (arrival, completion, node change, end of a probe), at least 10 s apart.
+* Variants: ``ymir`` may merge jobs and start them from completed adapters; ``ymir-no-merge`` does neither,
+  so that what it gains comes from GPU counts, order and placement alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a snapshot policy in a simulation: view to document, plan to decision, every plan checked.
 
-Every plan's changes are checked when they are carried out; the whole plan is checked against its snapshot every
-:data:`FULL_CHECK_ROUNDS` rounds, unless all are asked for.
+Every plan's changes are checked when they are carried out; the whole plan is checked against its snapshot
+every :data:`FULL_CHECK_ROUNDS` rounds, unless all are asked for.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -68,7 +69,8 @@ def _type_changes(view: SnapshotView, decision: Decision) -> np.ndarray:
     if decision.gpu_type is None:
         return np.zeros(len(view), dtype=np.bool_)
     given = decision.gpu_type >= 0
-    return (view.gpus > 0) & (decision.gpus > 0) & given & (decision.gpu_type != view.gpu_type)
+    different = given & (decision.gpu_type != view.gpu_type)
+    return np.asarray((view.gpus > 0) & (decision.gpus > 0) & different)
 
 
 def _kept(view: SnapshotView, decision: Decision, group: GroupDecision) -> GroupView | None:
@@ -235,7 +237,7 @@ def _begin(world: World, view: SnapshotView, start: _Start, where: tuple[int, Ta
     members = [int(view.slots[row]) for row in group.rows]
     sources = {int(view.slots[row]): kind for row, kind in group.starts_from.items()}
     if group.mode == "sequence":
-        for before, after in zip(members, members[1:], strict=False):
+        for before, after in pairwise(members):
             sources.setdefault(after, world.store.job(before).kind)
     return world.start(group.mode, members, where[0], where[1], now, group.probe_evaluations, sources)
 

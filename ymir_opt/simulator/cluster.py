@@ -189,7 +189,7 @@ class Cluster:
         return tuple(found) if left == 0 else None
 
     def pick(self, where: tuple[tuple[int, int], ...], model: int) -> tuple[tuple[int, int], ...]:
-        """Return free GPUs for (node, count) pairs as (node, bit mask): resident ones, then lowest numbers."""
+        """Return free GPUs for (node, count) pairs as (node, bit mask), resident ones first."""
         picked = []
         for node, count in where:
             mask, chosen = self.free_mask[node], 0

@@ -23,8 +23,8 @@ from ymir_opt.simulator.apply import apply_decision, check_decision
 from ymir_opt.simulator.cluster import Cluster, NodeEvent, NodeSpec
 from ymir_opt.simulator.estimates import EstimateError, Estimates
 from ymir_opt.simulator.results import JobRecord, Recorder, SimulationResult
-from ymir_opt.simulator.workload import TraceJob, Workload
 from ymir_opt.simulator.state import Options
+from ymir_opt.simulator.workload import TraceJob, Workload
 from ymir_opt.simulator.world import World
 
 __all__ = ["Engine", "Progress", "simulate"]
@@ -92,7 +92,7 @@ class Engine:
         self.workload = workload
         self.policy = policy
         self.policy_name = policy_name or getattr(policy, "name", type(policy).__name__)
-        self.cadence = cadence or getattr(policy, "cadence", Cadence.events())
+        self.cadence: Cadence = cadence or getattr(policy, "cadence", None) or Cadence.events()
         self.seed = seed
         self.recorder = recorder or Recorder()
         self.estimates = Estimates.build(workload, error, node_gpus=max(node.gpus for node in nodes))
@@ -194,10 +194,9 @@ class Engine:
         at = heap[0][0] if heap else math.inf
         if self._next is not None:
             at = min(at, self._next.submitted_at_s)
-        if self.node_done < len(self.node_events):
-            # Node events after the last job has gone change nothing.
-            if world.active or self._next is not None:
-                at = min(at, self.node_events[self.node_done].at_s)
+        # Node events after the last job has gone change nothing.
+        if self.node_done < len(self.node_events) and (world.active or self._next is not None):
+            at = min(at, self.node_events[self.node_done].at_s)
         return at
 
     def _process(self, at: float) -> None:
@@ -350,7 +349,7 @@ class Engine:
     def result(self) -> SimulationResult:
         """Return what there is so far."""
         world = self.world
-        stats = {k: v for k, v in world.stats.items()}
+        stats = dict(world.stats)
         names = world.store.columns.ids
         unfinished = tuple(names[slot] for slot in world.store.active_slots().tolist())
         return SimulationResult(

@@ -95,8 +95,10 @@ class Estimates:
             tables.append(table)
         share_gib = np.array(workload.transfer.share_gib, dtype=np.float64)
         share_gib.flags.writeable = False
-        true = workload.transfer
-        transfer = TransferTable(true.models, true.tasks, true.batches, *tables, share_gib)
+        known = workload.transfer
+        transfer = TransferTable(
+            known.models, known.tasks, known.batches, tables[0], tables[1], tables[2], share_gib
+        )
         return cls(speed, transfer, error)
 
     def total(self, job: TraceJob) -> float:

@@ -1,8 +1,8 @@
 """Active jobs in two stores that are kept apart: what may be seen, and what is true.
 
 ``columns`` (:class:`~ymir_opt.policies.view.JobColumns`) holds observations and estimates and is what views
-are made of; :class:`~ymir_opt.simulator.state.Truth` never leaves the simulator. Progress is piecewise linear:
-between two changes of a group every member has one rate, so nothing is advanced step by step.
+are made of; :class:`~ymir_opt.simulator.state.Truth` never leaves the simulator. Progress is piecewise
+linear: between two changes of a group every member has one rate, so nothing is advanced step by step.
 """
 
 from __future__ import annotations

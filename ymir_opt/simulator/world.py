@@ -330,7 +330,7 @@ class World:
         store.forget(slot)
 
     def fail_start(self, slot: int, now: float) -> None:
-        """A start failed: the job backs off, its group is taken off."""
+        """Let a start fail: the job backs off, its group is taken off."""
         data, fails = self.store.columns.data, self.store.fails_left
         fails[slot] -= 1
         if not fails[slot]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from ymir_opt.domain.errors import NotFoundError, SolverError
@@ -81,5 +82,7 @@ def choose(model: LinearModel, jobs: int) -> Backend:
     return get("highs")
 
 
+@cache
 def _registered() -> dict[str, EntryPoint]:
+    # reading the metadata of every installed package takes longer than a small solve
     return {entry.name: entry for entry in entry_points(group=GROUP)}
