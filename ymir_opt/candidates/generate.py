@@ -69,8 +69,9 @@ def generate(
     """
     limits = limits or PoolLimits()
     rules = Rules(evaluator)
-    if barred is not None:
-        evaluator.jobs.startable = evaluator.jobs.startable & ~barred
+    # what must go on as it runs is in no other group, whatever that would seem to gain
+    startable = evaluator.jobs.startable & ~evaluator.pinned
+    evaluator.jobs.startable = startable if barred is None else startable & ~barred
     expander = Expander(evaluator, rules, limits)
     alone = np.flatnonzero(evaluator.jobs.startable).reshape(-1, 1)
     tables: list[ColumnTable] = [expander.keeps(), expander.expand(Mode.SOLO, alone)]
