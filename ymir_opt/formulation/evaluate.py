@@ -132,6 +132,19 @@ class Evaluator:
             valid &= terms.admitted(jobs.weight[safe], finish, alone, begin, present)
         return self._priced(members, finish, first, memory, probe, work, valid, known, predicted)
 
+    def evaluate_placed(
+        self, mode: Mode, members: IntArray, types: IntArray, gpus: IntArray, start: IntArray, held: BoolArray
+    ) -> Evaluation:
+        """Evaluate new groups on the GPUs that they got.
+
+        ``held`` bool[M]: every GPU holds the group's foundation model, so that the start is warm. A
+        shared group that pays only because it spares its members their cold starts counts as cold: the
+        column table has it with a cold start, and GPUs that suit it better do not forbid it.
+        """
+        result = self.evaluate(mode, members, types, gpus, start, held)
+        cold = held & ~result.valid
+        return self.evaluate(mode, members, types, gpus, start, held & ~cold) if cold.any() else result
+
     def _sequence(
         self,
         members: IntArray,

@@ -61,7 +61,7 @@ def settle(
 ) -> Selection:
     """Evaluate chosen columns on the GPUs that they got.
 
-    A start is warm exactly if every GPU holds the group's one foundation model.
+    A start is warm if every GPU holds the group's one foundation model (see `Evaluator.evaluate_placed`).
     """
     order = np.argsort(columns, kind="stable")
     columns, gpus = np.asarray(columns, np.int64)[order], tuple(gpus[i] for i in order)
@@ -77,7 +77,7 @@ def settle(
         rows = columns[positions]
         members = table.jobs[rows, :size]
         warm = np.array([_warm(evaluator, members[k], gpus[i]) for k, i in enumerate(positions)])
-        result = evaluator.evaluate(
+        result = evaluator.evaluate_placed(
             MODES[mode], members, table.type[rows], table.gpus[rows], table.start[rows, :size], warm
         )
         for k, i in enumerate(positions):

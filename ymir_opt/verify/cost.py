@@ -117,7 +117,7 @@ def _new(
     types = np.array([instance.types.index(placed.group.gpu_type) for placed in groups], dtype=np.int64)
     gpus = np.array([placed.group.gpus for placed in groups], dtype=np.int64)
     warm = np.array([_warm(facts, placed) for placed in groups], dtype=np.bool_)
-    result = evaluator.evaluate(mode, members, types, gpus, start, warm)
+    result = evaluator.evaluate_placed(mode, members, types, gpus, start, warm)
     for i, placed in enumerate(groups):
         if not result.known[i] or not np.isfinite(result.cost[i]):
             faults.append(Violation(7, placed.place, "its speed, work or memory is unknown: it has no cost"))
