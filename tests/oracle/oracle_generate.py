@@ -79,6 +79,10 @@ def _enriched(rng: random.Random, snapshot: Snapshot, family: str) -> Snapshot:
         update={
             "profiles": _profiles(rng, snapshot, 0.8 if family == "merging" else 0.4),
             "queues": _queues(rng, snapshot.queues, family),
+            "rejected_merges": tuple(
+                merge.model_copy(update={"estimator_version": rng.choice((None, "1", "0"))})
+                for merge in snapshot.rejected_merges
+            ),
         }
     )
     if rng.random() < 0.25:

@@ -153,7 +153,7 @@ class Options:
                 return False
         names = {job.id for job in jobs}
         return not any(
-            merge.mode is mode and set(merge.jobs) <= names and merge.estimator_version is None
+            merge.mode is mode and set(merge.jobs) <= names and merge.estimator_version in (None, "1")
             for merge in self.jobs.snapshot.rejected_merges
         )
 

@@ -77,8 +77,7 @@ class Rules:
     @cached_property
     def _rejections(self) -> dict[Mode, list[tuple[int, ...]]]:
         instance = self.evaluator.instance
-        predictor = self.evaluator.estimates.predictor
-        version = predictor.version if predictor is not None else None
+        version = self.evaluator.estimates.version
         out: dict[Mode, list[tuple[int, ...]]] = {}
         for merge in instance.snapshot.rejected_merges:
             if merge.estimator_version is not None and merge.estimator_version != version:

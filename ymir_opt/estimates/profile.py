@@ -11,7 +11,7 @@ from ymir_opt.estimates.protocols import Predictor, ThroughputKey
 from ymir_opt.estimates.throughput import ThroughputTable
 from ymir_opt.estimates.transfer import TransferTable
 
-__all__ = ["DEFAULT_SWITCH_S", "Estimates"]
+__all__ = ["DEFAULT_SWITCH_S", "ROWS_VERSION", "Estimates"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -19,6 +19,8 @@ BoolArray = NDArray[np.bool_]
 
 # Ymir (ICS'24) reports that a cold switch takes over a minute; used where no row says better.
 DEFAULT_SWITCH_S = 60.0
+# version of the rules by which rows are interpolated, where no fitted model is asked
+ROWS_VERSION = "1"
 
 
 class Estimates:
@@ -53,6 +55,11 @@ class Estimates:
         self.colocation = ColocationTable(colocation, self.predictor)
         self._switch = {(row.foundation_model, row.gpu_type): row for row in profiles.switch_s}
         self._backbone = {row.foundation_model: row.gib for row in profiles.backbone_gib}
+
+    @property
+    def version(self) -> str:
+        """The estimator's version: the predictor's, else that of the rules over rows."""
+        return ROWS_VERSION if self.predictor is None else self.predictor.version
 
     def throughput(
         self, key: ThroughputKey, gpu_type: str, gpus: IntArray, batch: IntArray

@@ -198,7 +198,9 @@ def _predictions(work: Round, selection: Selection, i: int, members: list[int]) 
 
 def _planner(work: Round, proof: Proof) -> PlannerInfo:
     predictor = work.evaluator.estimates.predictor
-    estimates = EstimatesInfo(name="measured" if proof.measured_only else "snapshot", version="1")
+    estimates = EstimatesInfo(
+        name="measured" if proof.measured_only else "snapshot", version=work.evaluator.estimates.version
+    )
     if predictor is not None:
         estimates = EstimatesInfo(
             name=predictor.name, version=predictor.version, sha256=getattr(predictor, "sha256", None)

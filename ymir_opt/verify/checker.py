@@ -31,6 +31,9 @@ from ymir_opt.verify.violation import Violation
 
 __all__ = ["check"]
 
+# name of the estimates of a plan that refuses every predicted figure
+MEASURED = "measured"
+
 
 def check(
     snapshot: Snapshot,
@@ -67,7 +70,12 @@ def check(
     if compare_hash:
         require_same_snapshot(snapshot, plan)
     facts = Facts(snapshot, plan)
-    estimates = evaluator.estimates if evaluator is not None else Estimates(snapshot, predictor)
+    if evaluator is not None:
+        estimates = evaluator.estimates
+    else:
+        stated = plan.planner.estimates
+        strict = stated is not None and stated.name == MEASURED
+        estimates = Estimates(snapshot, predictor, measured_only=strict)
     needs = MemoryNeeds(estimates)
     found = list(_always(facts, needs))
     if 6 in plan.planner.declares:

@@ -200,7 +200,7 @@ class Facts:
             same = len(held.jobs) == len(group.jobs) and set(held.jobs) == set(group.jobs)
         # a start from other weights on the same GPUs is a restart, not the run going on
         before = dict(held.source.starts_from) if held.source is not None else {}
-        same = same and dict(group.starts_from) == before
+        same = same and dict(group.starts_from) in ({}, before)
         return held if same and held.keepable else None
 
     @cached_property

@@ -44,9 +44,9 @@ def merging(facts: Facts, needs: MemoryNeeds) -> Iterator[Violation]:
 
 def _rejected(facts: Facts) -> dict[Mode, list[frozenset[str]]]:
     estimates = facts.plan.planner.estimates
+    version = estimates.version if estimates is not None else None
     out: dict[Mode, list[frozenset[str]]] = {}
     for merge in facts.snapshot.rejected_merges:
-        version = estimates.version if estimates is not None else None
         if merge.estimator_version is not None and merge.estimator_version != version:
             continue
         out.setdefault(merge.mode, []).append(frozenset(merge.jobs))

@@ -37,7 +37,7 @@ def check(
     source, made = read_snapshot(snapshot), read_plan(plan)
     require_same_snapshot(source, made)
     estimator = load_estimator(models)
-    found = [(v.invariant, v.place, v.message) for v in violations_of(source, made)]
+    found = [(v.invariant, v.place, v.message) for v in violations_of(source, made, predictor=estimator)]
     tested = sorted({1, 2, 3, 4, 5} | {n for n in made.planner.declares if n in (6, 7, 8)})
     notes: list[str] = []
     if replan and not found:
