@@ -120,7 +120,9 @@ class Evaluator:
         probe = np.where(work.transferred & present, terms.probe_cost_s(run, cold, p), 0.0)
         if not p.probes:
             probe = np.zeros_like(probe)
-        finish = begin + run + (1 - work.p_benefit) * probe
+        # where no speed is known the run is endless, and 0 x inf says nothing; `known` drops it below
+        with np.errstate(invalid="ignore"):
+            finish = begin + run + (1 - work.p_benefit) * probe
         memory, memory_known, predicted = self._memory(mode, members, types, gpus)
         known &= memory_known
         valid = known.copy()
