@@ -135,8 +135,9 @@ class Engine:
         checkpoint: Path | None = None,
         checkpoint_rounds: int = 200,
         stop_after_rounds: int | None = None,
+        until_s: float = math.inf,
     ) -> SimulationResult:
-        """Run to the end (or for some rounds) and return the result.
+        """Run to the end (or for some rounds, or up to a moment) and return the result.
 
         Parameters
         ----------
@@ -146,9 +147,11 @@ class Engine:
             Written (temporary file, then renamed) every `checkpoint_rounds` rounds; removed at the end.
         stop_after_rounds : int or None
             Stop early after this many rounds of this call; the state stays for :meth:`save`.
+        until_s : float
+            Stop when everything up to this moment has happened; :meth:`view` then shows that moment.
         """
         done = 0
-        while self._step():
+        while self._step(until_s):
             done += 1
             if progress is not None:
                 progress(self.progress())
@@ -156,7 +159,9 @@ class Engine:
                 self.save(checkpoint)
             if stop_after_rounds is not None and done >= stop_after_rounds:
                 return self.result()
-        if checkpoint is not None:
+        if until_s < math.inf:
+            self.now = max(self.now, until_s)
+        elif checkpoint is not None:
             checkpoint.unlink(missing_ok=True)
         return self.result()
 
@@ -165,14 +170,16 @@ class Engine:
         finished = self.world.stats["jobs_finished"]
         return Progress(self.now, self.arrived, finished, self.workload.length, self.rounds)
 
-    def _step(self) -> bool:
-        """Advance to the end of the next planning round; False when nothing is left to happen."""
+    def _step(self, until_s: float = math.inf) -> bool:
+        """Advance to the end of the next planning round; False when nothing is left to happen by then."""
         world = self.world
         while True:
             event_at = self._next_event()
             if event_at == math.inf and world.active == 0:
                 return False
             if self.plan_at == math.inf and event_at == math.inf:
+                return False
+            if min(event_at, self.plan_at) > until_s:
                 return False
             if event_at <= self.plan_at:
                 self._process(event_at)
@@ -267,8 +274,12 @@ class Engine:
 
     # ------------------------------------------------------------- planning
 
-    def view(self) -> SnapshotView:
-        """Return what the policy sees now: observations and estimates, progress brought up to date."""
+    def view(self, *, places: bool = False) -> SnapshotView:
+        """Return what the policy sees now: observations and estimates, progress brought up to date.
+
+        With `places` it says where everything runs, also to a policy that does not ask.
+        """
+        places = places or self._wants_places
         world = self.world
         slots = world.store.active_slots()
         world.store.settle(slots, self.now)
@@ -281,7 +292,7 @@ class Engine:
             "node_ready": cluster.ready.copy(),
         }
         rows: dict[int, int] = {}
-        if world.shared or self._wants_places:
+        if world.shared or places:
             rows = {slot: row for row, slot in enumerate(slots.tolist())}
         groups = tuple(
             GroupView(
@@ -309,7 +320,7 @@ class Engine:
             self.workload.queues,
             frozenset(world.adapters),
         )
-        if self._wants_places:
+        if places:
             view.places = {rows[run.slots[0]]: run.taken for run in world.runs.values() if run.mode == "solo"}
             nodes["node_resident"] = tuple(map(tuple, cluster.resident))
             nodes["models"] = world.models()
