@@ -1,8 +1,8 @@
 """Gavel: max-min fairness of effective throughput by linear program, rounded in rounds.
 
 * Source: Narayanan et al., OSDI'20.
-* Parameters: X[m, t] is the share of time of job m on GPU type t at its requested count g_m; maximise the least
-  normalised throughput sum_t rate X / (rate under an equal share), subject to sum_t X[m, t] <= 1 and
+* Parameters: X[m, t] is the share of time of job m on GPU type t at its requested count g_m; maximise the
+  least normalised throughput sum_t rate X / (rate under an equal share), subject to sum_t X[m, t] <= 1 and
   sum_m g_m X[m, t] <= G_t, with a small weight on the sum so that slack is used. In every round (job, type)
   pairs are taken by decreasing priority X / (share of time received so far) while they fit.
 * Cadence: rounds of 360 s.

@@ -173,7 +173,7 @@ class _Search:
         p2 = used / np.maximum(used.sum(axis=1, keepdims=True), 1.0)
         change = rng.random(shape) < p1 + p2 - p1 * p2
         wanted = rng.integers(states, np.maximum(self.size, states) + 1)
-        return np.where(change, wanted, states)
+        return np.asarray(np.where(change, wanted, states))
 
     def repair(self, states: IntArray) -> IntArray:
         """Enforce one distributed job a node, the jobs' limits, and the nodes' GPUs."""
@@ -187,7 +187,7 @@ class _Search:
         shuffled = np.diff(capped, axis=2, prepend=0)
         states = np.take_along_axis(shuffled, np.argsort(shuffle, axis=2), axis=2)
         within = np.minimum(np.cumsum(states, axis=1), self.size)
-        return np.diff(within, axis=1, prepend=0)
+        return np.asarray(np.diff(within, axis=1, prepend=0))
 
 
 def _packed(counts: IntArray, size: IntArray) -> IntArray:
