@@ -57,6 +57,9 @@ PLAN_SCHEMA: Final = "ymir.plan/1"
 _EMPTY: FrozenDict = FrozenDict()
 
 
+Tally = Annotated[int, Field(ge=0)]
+
+
 class ActionKind(StrEnum):
     """What happens to a job; one a job, the first that fits in this order."""
 
@@ -161,12 +164,12 @@ class PlannerInfo(Model):
 class Candidates(Model):
     """How many columns were considered, and how many were dropped with and without a guarantee."""
 
-    columns: Count = 0
-    generated: Count = 0
-    dominated: Count = 0
-    heuristically_pruned: Count = 0
+    columns: Tally = 0
+    generated: Tally = 0
+    dominated: Tally = 0
+    heuristically_pruned: Tally = 0
     exhaustive: bool = False
-    by_mode: Annotated[Mapping[str, int], AfterValidator(freeze)] = _EMPTY
+    by_mode: Annotated[Mapping[str, Tally], AfterValidator(freeze)] = _EMPTY
 
 
 class SolverInfo(Model):
