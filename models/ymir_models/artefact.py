@@ -216,6 +216,30 @@ class Fields:
             raise self._bad(name, f"a numeric array of size {wanted}")
         return found
 
+    def indices(self, name: str, below: int) -> NDArray[np.int64]:
+        """Return a list of whole numbers from 0 to ``below`` - 1."""
+        found = self.array(name)
+        whole = np.nan_to_num(found, nan=-1.0).astype(np.int64)
+        if (whole != found).any() or (whole < 0).any() or (whole >= below).any():
+            raise self._bad(name, f"a list of whole numbers from 0 to {below - 1}")
+        return whole
+
+    def keys(self, name: str) -> list[tuple[str, str | None, str]]:
+        """Return a list of (foundation model, PEFT type or None, configuration)."""
+        value = self._get(name)
+        keys = []
+        for item in value if isinstance(value, list) else [None]:
+            if (
+                not isinstance(item, list)
+                or len(item) != 3
+                or not isinstance(item[0], str)
+                or not isinstance(item[1], str | None)
+                or not isinstance(item[2], str)
+            ):
+                raise self._bad(name, "a list of model, PEFT type and configuration")
+            keys.append((item[0], item[1], item[2]))
+        return keys
+
     def part(self, name: str) -> Fields:
         """Return a nested group of parameters."""
         value = self._get(name)

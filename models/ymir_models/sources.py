@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ymir_opt.domain.errors import NotFoundError
+from ymir_opt.domain.snapshot import Profiles
 
-__all__ = ["describe", "require_folder"]
+__all__ = ["describe", "describe_profiles", "require_folder"]
 
 UPSTREAM = {
     "titan": ("github.com/gaow0007/TitanSched @ f71cf44", "MIT"),
@@ -61,3 +62,9 @@ def describe(name: str, folder: Path, files: Iterable[Path]) -> dict[str, Any]:
         "files": count,
         "sha256": digest.hexdigest(),
     }
+
+
+def describe_profiles(profiles: Profiles) -> dict[str, Any]:
+    """Return what an artefact records of own measurements."""
+    digest = hashlib.sha256(profiles.model_dump_json().encode()).hexdigest()
+    return {"name": "profiles", "upstream": "own measurements", "licence": "", "files": 1, "sha256": digest}

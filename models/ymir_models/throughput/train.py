@@ -9,7 +9,7 @@ import numpy as np
 
 from ymir_models.evaluation import Row
 from ymir_models.registry import Fitted
-from ymir_models.sources import describe
+from ymir_models.sources import describe, describe_profiles
 from ymir_models.throughput.data import StepRows, profile_rows, titan_memory, titan_models, titan_rows
 from ymir_models.throughput.fit import Key, calibrate, fit_step, predict
 from ymir_opt.domain.snapshot import Profiles
@@ -75,14 +75,6 @@ def fit(root: Path | None, profiles: Profiles | None) -> Fitted:
             "(more): figures on them are near that noise and flatter any model of the right form.",
         ),
     )
-
-
-def describe_profiles(profiles: Profiles) -> dict[str, Any]:
-    """Return what an artefact records of own measurements."""
-    import hashlib
-
-    digest = hashlib.sha256(profiles.model_dump_json().encode()).hexdigest()
-    return {"name": "profiles", "upstream": "own measurements", "licence": "", "files": 1, "sha256": digest}
 
 
 def _joined(first: StepRows, second: StepRows) -> StepRows:

@@ -1,0 +1,1 @@
+"""Speed ratios of jobs that share GPUs: separate processes (gpu_share) and one frozen backbone (colocate)."""
