@@ -157,7 +157,7 @@ class _Search:
         first, second = self.rng.integers(size, size=(2, size))
         point = self.rng.integers(jobs, size=(size, 1))
         mask = (np.arange(jobs)[None, :] < point)[:, :, None]
-        return np.where(mask, states[first], states[second])
+        return np.asarray(np.where(mask, states[first], states[second]))
 
     def mutate(self, states: IntArray) -> IntArray:
         """Reset jobs to what they hold, drop some replicas, and add some where a node has room."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ymir_opt.domain.documents import dump_json, parse_plan
 from ymir_opt.domain.errors import InvalidPlanError
 from ymir_opt.domain.plan import Plan
 from ymir_opt.policies.document import Documents, decision_of
@@ -41,8 +42,23 @@ class SnapshotAdapter:
     def reset(self) -> None:
         """Forget everything kept between rounds."""
         self.documents.reset()
+        if hasattr(self.policy, "reset"):
+            self.policy.reset()
         self.previous: Plan | None = None
         self.rounds = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return what is kept between rounds, as JSON values."""
+        plan = None if self.previous is None else dump_json(self.previous)
+        own = self.policy.state() if hasattr(self.policy, "state") else None
+        return {"previous": plan, "rounds": self.rounds, "policy": own}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`state` gave."""
+        self.previous = None if state["previous"] is None else parse_plan(state["previous"])
+        self.rounds = int(state["rounds"])
+        if state["policy"] is not None:
+            self.policy.restore(state["policy"])
 
     def decide(self, view: SnapshotView) -> Decision:
         """Return the policy's plan as a decision.

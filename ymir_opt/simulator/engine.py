@@ -19,6 +19,7 @@ import numpy as np
 from ymir_opt.domain.errors import InputError, InvalidPlanError
 from ymir_opt.policies.base import Cadence
 from ymir_opt.policies.view import Decision, GroupView, SnapshotView
+from ymir_opt.simulator.adapter import SnapshotAdapter
 from ymir_opt.simulator.apply import apply_decision, check_decision
 from ymir_opt.simulator.cluster import Cluster, NodeEvent, NodeSpec
 from ymir_opt.simulator.estimates import EstimateError, Estimates
@@ -102,8 +103,9 @@ class Engine:
         self.gpus = int(self.world.cluster.size.sum())
         self.node_events = sorted(node_events, key=lambda event: event.at_s)
         self._check_node_events()
-        self._decide = _decider(policy, self)
-        self._wants_places = not hasattr(policy, "decide")
+        self.nodes = nodes
+        self.adapter = _adapter(policy, self.policy_name)
+        self._wants_places = self.adapter is not None
         self._arrivals: Iterator[TraceJob] = workload.jobs()
         self._next: TraceJob | None = next(self._arrivals, None)
         self.arrived = 0
@@ -114,7 +116,9 @@ class Engine:
         self.last_plan = -math.inf
         self.stalled = 0
         self.node_done = 0
-        if hasattr(policy, "reset"):
+        if self.adapter is not None:
+            self.adapter.reset()
+        elif hasattr(policy, "reset"):
             policy.reset()
 
     def _check_node_events(self) -> None:
@@ -225,7 +229,7 @@ class Engine:
             elif kind == "probe":
                 world.end_probe(slot, at)
         while self._next is not None and self._next.submitted_at_s <= at:
-            job, self._next = self._next, next(self._arrivals, None)
+            job = self.take_next()
             if self._next is not None and self._next.submitted_at_s < job.submitted_at_s:
                 raise InputError(
                     f"trace {self.workload.name}",
@@ -236,6 +240,16 @@ class Engine:
             self.arrived += 1
             self.events += 1
         self._wake(at)
+
+    def take_next(self) -> TraceJob:
+        """Return the next job of the trace and step past it."""
+        job = self._next
+        if job is None:
+            raise InputError(
+                f"trace {self.workload.name}", "has fewer jobs than before", "use the same trace"
+            )
+        self._next = next(self._arrivals, None)
+        return job
 
     def _wake(self, at: float) -> None:
         """Set the next planning time after an event."""
@@ -330,7 +344,7 @@ class Engine:
         world = self.world
         view = self.view()
         begin = time.perf_counter()
-        decision: Decision = self._decide(view)
+        decision: Decision = (self.adapter or self.policy).decide(view)
         wall = time.perf_counter() - begin
         self.last_plan = self.now
         self.rounds += 1
@@ -392,16 +406,13 @@ class Engine:
         restore(self, path)
 
 
-def _decider(policy: Any, engine: Engine) -> Callable[[SnapshotView], Decision]:
+def _adapter(policy: Any, name: str) -> SnapshotAdapter | None:
+    """Return the columnar face of a snapshot policy; None for a columnar one."""
     if hasattr(policy, "decide"):
-        return policy.decide  # type: ignore[no-any-return]
+        return None
     if hasattr(policy, "plan"):
-        from ymir_opt.simulator.adapter import SnapshotAdapter
-
-        return SnapshotAdapter(policy, engine.policy_name).decide
-    raise InputError(
-        f"policy {engine.policy_name}", "has neither decide() nor plan()", "give an object with one of them"
-    )
+        return SnapshotAdapter(policy, name)
+    raise InputError(f"policy {name}", "has neither decide() nor plan()", "give an object with one of them")
 
 
 def simulate(
