@@ -243,6 +243,8 @@ class Expander:
         selector = np.where(present, self.rules.selector_row[safe], 0)
         demand = self._demand
         kind = np.where(present, demand[0][safe], -1)
+        # only those that hold the GPUs take CPUs and host memory
+        kind = kind[:, :1] if mode is Mode.SEQUENCE else np.sort(kind, axis=1)
         key = np.column_stack(
             [
                 types,
@@ -252,7 +254,7 @@ class Expander:
                 self.rules.workers[safe[:, 0]],
                 jobs.pipeline[safe].any(axis=1),
                 selector,
-                np.sort(kind, axis=1) if demand[1] else 0 * gpus,
+                kind if demand[1] else 0 * gpus,
             ]
         )
         unique, inverse = unique_rows(key)
@@ -308,12 +310,14 @@ class Expander:
         return kinds, len(rows) > 1
 
     def _cpus(self, mode: Mode, group: tuple[int, ...]) -> float:
-        values = [self.evaluator.instance.jobs[j].cpus_per_gpu or 0.0 for j in group]
-        return max(values) if mode is Mode.SEQUENCE else sum(values)
+        """CPUs for each GPU, of the members that hold the GPUs."""
+        holders = group[:1] if mode is Mode.SEQUENCE else group
+        return sum(self.evaluator.instance.jobs[j].cpus_per_gpu or 0.0 for j in holders)
 
     def _host(self, mode: Mode, group: tuple[int, ...]) -> float:
-        values = [self.evaluator.instance.jobs[j].host_memory_gib or 0.0 for j in group]
-        return max(values) if mode is Mode.SEQUENCE else sum(values)
+        """Host memory of the members that hold the GPUs, GiB."""
+        holders = group[:1] if mode is Mode.SEQUENCE else group
+        return sum(self.evaluator.instance.jobs[j].host_memory_gib or 0.0 for j in holders)
 
     def _table(
         self,
