@@ -11,6 +11,8 @@ from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.snapshot import JobState, TransferMode
 from ymir_opt.importers.nodes import gpu_memory, product
 from ymir_opt.importers.titan import import_titan
+from ymir_opt.importers.titan_rows import switch_rows
+from ymir_opt.jobmodel import JobModel
 
 
 @pytest.fixture
@@ -330,13 +332,64 @@ def test_published_workloads(data_dir, workload, at, jobs):
 @pytest.mark.data
 def test_published_switch_costs(data_dir):
     wanted = {"roberta-base": 30.4, "roberta-large": 19.35, "vit": 4.16, "vit-large": 14.14}
+    rows = switch_rows(JobModel(data_dir / "titan"), wanted, ["V100"], None)
+    assert [row.cold_s - 30 for row in rows] == pytest.approx(list(wanted.values()), abs=0.01)
+
+
+# -- the state that a policy leaves ----------------------------------------------------------------
+
+
+def test_a_policy_leaves_progress_allocations_and_history(files):
+    pending = {job.id: job for job in snapshot_of(files, at=300.0).jobs}
+    snapshot = snapshot_of(files, at=300.0, active="policy:fifo")
+    jobs = {job.id: job for job in snapshot.jobs}
+    assert jobs
+    held = [
+        (node, gpu) for job in jobs.values() for node, gpus in (job.allocation or {}).items() for gpu in gpus
+    ]
+    assert len(held) == len(set(held))
+    running = [job for job in jobs.values() if job.state is JobState.RUNNING]
+    assert running
+    rates = {(r.batch_size, r.gpus): r.samples_per_s for r in snapshot.profiles.throughput}
+    for job in running:
+        assert job.done_samples + job.remaining_samples == pytest.approx(pending[job.id].remaining_samples)
+        gpus = sum(map(len, job.allocation.values()))
+        assert job.done_samples == pytest.approx(rates[job.batch_size, gpus] * job.running_s)
+        assert job.running_s == pytest.approx(300.0 - job.last_start_s - 35.5)
+    assert snapshot.labels["policy"] == "fifo"
+
+
+def test_completed_jobs_are_gone_and_leave_their_weights(files):
+    snapshot = snapshot_of(files, at=1e6, active="policy:srtf")
+    assert snapshot.jobs == ()
+    assert {adapter.task for adapter in snapshot.adapters} == {"rte", "mrpc", "wnli"}
+    assert snapshot.profiles == snapshot_of(files, at=1e6).profiles
+
+
+def test_nothing_has_happened_before_the_first_arrival(files):
+    snapshot = snapshot_of(files, at=5.0, active="policy:tiresias")
+    assert (snapshot.jobs, snapshot.adapters) == ((), ())
+
+
+def test_an_unknown_policy_is_named(files):
+    with pytest.raises(InputError, match="nobody"):
+        snapshot_of(files, active="policy:nobody")
+
+
+@pytest.mark.data
+def test_a_published_workload_in_the_middle_of_a_run_can_be_planned(data_dir):
+    from ymir_opt.planner import solve
+    from ymir_opt.verify import check
+
     folder = data_dir / "titan"
-    for workload in ("FM-1-roberta-base", "FM-1-roberta-large", "FM-1-vit", "FM-1-vit-large"):
-        snapshot = import_titan(
-            str(folder / "workloads" / workload / "workload-0.csv"),
-            profiles=str(folder),
-            at=0.0,
-            cluster="8x4:V100",
-        ).document
-        (row,) = snapshot.profiles.switch_s
-        assert row.cold_s == pytest.approx(30 + wanted[row.foundation_model], abs=0.01)
+    snapshot = import_titan(
+        str(folder / "workloads" / "FM-2-vit" / "workload-0.csv"),
+        profiles=str(folder),
+        at=7200.0,
+        active="policy:tiresias",
+        cluster="8x4:V100",
+    ).document
+    assert len(snapshot.jobs) < 63
+    used = sum(len(gpus) for job in snapshot.jobs for gpus in (job.allocation or {}).values())
+    assert 0 < used <= 32
+    assert check(snapshot, solve(snapshot, policy="ymir-no-merge")) == []

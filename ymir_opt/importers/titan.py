@@ -96,7 +96,9 @@ def import_titan(
     if policy:
         from ymir_opt.importers.titan_state import state_under_policy
 
-        snapshot = state_under_policy(snapshot, rows, model, policy, cluster, warm_s)
+        snapshot = state_under_policy(
+            snapshot, workload, model, policy, cluster, warm_s=warm_s, against=against
+        )
     validate(snapshot)
     number = len(snapshot.jobs)
     if number == 0:
