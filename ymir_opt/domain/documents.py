@@ -16,8 +16,9 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from ymir_opt.domain.base import FrozenDict, Model, first_error, nearest, short
 from ymir_opt.domain.errors import InputError, NotFoundError
+from ymir_opt.domain.memo import LastOne
 from ymir_opt.domain.plan import Plan
-from ymir_opt.domain.snapshot import Job, Snapshot
+from ymir_opt.domain.snapshot import Job, Profiles, Snapshot
 from ymir_opt.domain.validate import validate
 
 __all__ = [
@@ -168,7 +169,16 @@ def sha256(value: Any) -> str:
 
 def snapshot_sha256(snapshot: Snapshot) -> str:
     """Return the hash that binds a plan to its snapshot (sorted keys, defaults filled in)."""
-    return hashlib.sha256(_sorted_json(_plain(snapshot)).encode()).hexdigest()
+    bare = snapshot.model_copy(update={"profiles": _NO_PROFILES})
+    text = {key: _sorted_json(value) for key, value in _plain(bare).items()}
+    # the largest part seldom changes between rounds
+    text["profiles"] = _PROFILES_TEXT.get(snapshot.profiles, lambda: _sorted_json(_plain(snapshot.profiles)))
+    joined = ",".join(f'"{key}":{text[key]}' for key in sorted(text))
+    return hashlib.sha256(f"{{{joined}}}".encode()).hexdigest()
+
+
+_NO_PROFILES = Profiles()
+_PROFILES_TEXT: LastOne[str] = LastOne()
 
 
 class _SchemaGenerator(GenerateJsonSchema):

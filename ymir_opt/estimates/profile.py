@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ymir_opt.domain.snapshot import Snapshot
+from ymir_opt.domain.memo import LastOne
+from ymir_opt.domain.snapshot import Profiles, Snapshot
 from ymir_opt.estimates.colocation import ColocationTable
 from ymir_opt.estimates.protocols import Predictor, ThroughputKey
 from ymir_opt.estimates.throughput import ThroughputTable
@@ -21,6 +22,28 @@ BoolArray = NDArray[np.bool_]
 DEFAULT_SWITCH_S = 60.0
 # version of the rules by which rows are interpolated, where no fitted model is asked
 ROWS_VERSION = "1"
+
+
+class _Tables:
+    """The tables of one ``profiles`` object."""
+
+    def __init__(self, profiles: Profiles, predictor: Predictor | None, *, measured_only: bool) -> None:
+        throughput = profiles.throughput
+        transfer = profiles.transfer
+        colocation = profiles.colocation
+        if measured_only:
+            throughput = tuple(row for row in throughput if row.source == "measured")
+            transfer = tuple(row for row in transfer if row.provenance == "measured")
+            colocation = tuple(row for row in colocation if row.source == "measured")
+        self.predictor = predictor
+        self.throughput = ThroughputTable(throughput)
+        self.transfer = TransferTable(transfer, predictor, pair_rule=not measured_only)
+        self.colocation = ColocationTable(colocation, predictor)
+        self.switch = {(row.foundation_model, row.gpu_type): row for row in profiles.switch_s}
+        self.backbone = {row.foundation_model: row.gib for row in profiles.backbone_gib}
+
+
+_TABLES: LastOne[_Tables] = LastOne()
 
 
 class Estimates:
@@ -43,18 +66,17 @@ class Estimates:
         profiles = snapshot.profiles
         self.measured_only = measured_only
         self.predictor = None if measured_only else predictor
-        throughput = profiles.throughput
-        transfer = profiles.transfer
-        colocation = profiles.colocation
-        if measured_only:
-            throughput = tuple(row for row in throughput if row.source == "measured")
-            transfer = tuple(row for row in transfer if row.provenance == "measured")
-            colocation = tuple(row for row in colocation if row.source == "measured")
-        self._throughput = ThroughputTable(throughput)
-        self.transfer = TransferTable(transfer, self.predictor, pair_rule=not measured_only)
-        self.colocation = ColocationTable(colocation, self.predictor)
-        self._switch = {(row.foundation_model, row.gpu_type): row for row in profiles.switch_s}
-        self._backbone = {row.foundation_model: row.gib for row in profiles.backbone_gib}
+        # what was looked up before stays known as long as the profiles are the same object
+        tables = _TABLES.get(
+            profiles,
+            lambda: _Tables(profiles, self.predictor, measured_only=measured_only),
+            (id(self.predictor), getattr(self.predictor, "version", None), measured_only),
+        )
+        self._throughput = tables.throughput
+        self.transfer = tables.transfer
+        self.colocation = tables.colocation
+        self._switch = tables.switch
+        self._backbone = tables.backbone
 
     @property
     def version(self) -> str:
