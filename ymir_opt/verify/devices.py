@@ -105,6 +105,11 @@ def _host(facts: Facts) -> Iterator[Violation]:
             total = (kept if placed.kept is not None else new)[name]
             total[0] += use[0]
             total[1] += use[1]
+    for job, gpus in facts.profiled.items():
+        use = host_use((facts.jobs[job],), len(gpus))
+        for name, _ in gpus:
+            new[name][0] += use[0]
+            new[name][1] += use[1]
     for name in sorted(new):
         node = facts.nodes.get(name)
         if node is None:
