@@ -152,6 +152,16 @@ def test_a_search_that_gives_up_says_so() -> None:
         assert got.ok == want or not got.exact or not want
 
 
+def test_a_model_too_large_to_search_is_not_called_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting cannot tell, best fit fails, the search is barred: nothing is proven."""
+    instance = instance_of([node("a", 8), node("b", 8)])
+    demands = [Shape(0, g) for g in (4, 3, 3, 2, 2, 2)]
+    monkeypatch.setattr("ymir_opt.placement.search.SIZE_LIMIT", 0)
+    got = place(instance, instance.gpu_ready, [], demands)
+    assert not got.ok
+    assert not got.exact
+
+
 def test_left_out_splits_make_a_failure_unproven() -> None:
     """A gang over several big nodes has more splits than are considered."""
     jobs = [runs(f"r{i}", {f"n{i}": tuple(range(9))}) for i in range(4)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class Placement:
     failed_types : tuple of int
         GPU types of which some demand cannot be placed.
     exact : bool
-        True if the answer is proven. A failure is not proven if the search reached its node limit
+        True if the answer is proven. A failure is not proven if the search reached its limits
         or a gang has more splits than are considered; a success always is.
     searched : tuple of int
         GPU types for which best fit did not suffice and the exact search decided.
@@ -65,6 +66,14 @@ class _Job:
         kept = [(s, m[m < count]) for s, m in zip(self.shapes, self.members, strict=True)]
         kept = [(s, m) for s, m in kept if len(m)]
         return _Job(self.type, tuple(s for s, _ in kept), tuple(m for _, m in kept))
+
+
+class _Effort(Enum):
+    """How far to go for an answer: counting (proves failures), best fit as well, the search as well."""
+
+    COUNT = auto()
+    PACK = auto()
+    SEARCH = auto()
 
 
 @dataclass(frozen=True)
@@ -158,22 +167,36 @@ def _jobs(instance: Instance, demands: Sequence[Shape]) -> list[_Job]:
 def _first_failure(
     instance: Instance, open_gpu: BoolArray, keeps: Sequence[int], job: _Job, node_limit: int
 ) -> tuple[int, bool]:
-    """Return the demand that ends the shortest prefix which cannot be placed (by bisection)."""
+    """Return the demand that ends the shortest prefix which cannot be placed, and whether that is proven.
+
+    Bisection; first with the cheap tests, of which best fit proves prefixes that can be placed and
+    counting those that cannot, then with the search in between.
+    """
     index = np.sort(np.concatenate(job.members))
-    low, high = 0, len(index) - 1  # the prefix that ends with index[high] fails
-    proven = True
-    while low < high:
-        middle = (low + high) // 2
-        part = job.first(int(index[middle]) + 1)
-        answer = _place_type(instance, open_gpu, keeps, part, {}, node_limit)
-        if answer.ok:
-            low = middle + 1
-        else:
-            high = middle
-            proven = answer.proven
-    if high == len(index) - 1:
-        proven = _place_type(instance, open_gpu, keeps, job, {}, node_limit).proven
-    return int(index[high]), proven
+
+    def answer(position: int, effort: _Effort) -> _Answer:
+        part = job.first(int(index[position]) + 1)
+        return _place_type(instance, open_gpu, keeps, part, {}, node_limit, effort)
+
+    def bisect(low: int, high: int, effort: _Effort) -> tuple[int, bool]:
+        proven = False
+        while low < high:
+            middle = (low + high) // 2
+            found = answer(middle, effort)
+            if found.ok or (effort is _Effort.COUNT and not found.proven):
+                low = middle + 1
+            else:
+                high, proven = middle, found.proven
+        return high, proven
+
+    last = len(index) - 1  # the whole fails, and so does the prefix that ends with index[high]
+    high, proven = bisect(0, last, _Effort.COUNT)
+    low = bisect(0, high, _Effort.PACK)[0]  # all shorter prefixes can be placed
+    if low < high:
+        found, better = bisect(low, high, _Effort.SEARCH)
+        if found < high:
+            high, proven = found, better
+    return int(index[high]), proven or answer(high, _Effort.SEARCH).proven
 
 
 def _place_type(
@@ -183,6 +206,7 @@ def _place_type(
     job: _Job,
     liked: dict[int, IntArray],
     node_limit: int,
+    effort: _Effort = _Effort.SEARCH,
 ) -> _Answer:
     options = [splits(instance, shape) for shape in job.shapes]
     if not all(option.items for option in options):
@@ -202,6 +226,8 @@ def _place_type(
     task = dict(zip(parts, tasks, strict=True))
     if _impossible(instance, empty, task, job, options):
         return _Answer(False)
+    if effort is _Effort.COUNT:
+        return _Answer(False, proven=False)
     breadth = {part: int((node_capacity(instance, part) >= part.gpus).sum()) for part in parts}
     gangs = [s for s, option in enumerate(options) if len(option.items) > 1]
     for tight_first, gangs_first in ((False, False), (True, False), (False, True)):
@@ -220,6 +246,8 @@ def _place_type(
         order = sorted(batches, key=lambda part: _rank(part, breadth[part], tight_first=tight_first))
         if all(_place_batch(instance, room, task[p], np.concatenate(batches[p]), liked, done) for p in order):
             return _Answer(True, owner=_joined(done, 0), rows=_joined(done, 1))
+    if effort is _Effort.PACK:
+        return _Answer(False, proven=False)
     return _search(instance, open_gpu, keeps, job, liked, node_limit)
 
 

@@ -15,13 +15,16 @@ from ymir_opt.formulation.parts import Split
 from ymir_opt.formulation.shapes import Shape
 from ymir_opt.formulation.sites import Kinds
 
-__all__ = ["NODE_LIMIT", "Found", "search"]
+__all__ = ["NODE_LIMIT", "SIZE_LIMIT", "Found", "search"]
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 NODE_LIMIT = 5_000
 """Branch-and-bound nodes after which the search gives up; deterministic, unlike a time limit."""
+
+SIZE_LIMIT = 30_000
+"""Variables above which the search is not tried: only where GPUs of a type are of hundreds of kinds."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,10 @@ def search(
     model = node_model(
         builder, instance, open_gpu, t, shapes, [x[i : i + 1] for i in range(len(x))], fixed=keeps
     )
-    point, proven = _solve(builder.build(), node_limit)
+    stated = builder.build()
+    if stated.variables > SIZE_LIMIT:
+        return Found(False, False)
+    point, proven = _solve(stated, node_limit)
     if point is None:
         return Found(False, proven and model.exact)
     return _read(instance, open_gpu & (instance.gpu_type == t), model, counts, point)
@@ -114,7 +120,11 @@ def _solve(model: LinearModel, node_limit: int) -> tuple[IntArray | None, bool]:
         if not len(model.violated(point)):
             return point, True
         return None, False
-    return None, status == highspy.HighsModelStatus.kInfeasible
+    # without costs nothing is unbounded
+    return None, status in (
+        highspy.HighsModelStatus.kInfeasible,
+        highspy.HighsModelStatus.kUnboundedOrInfeasible,
+    )
 
 
 def _bound(values: IntArray) -> NDArray[np.float64]:
