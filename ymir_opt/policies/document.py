@@ -81,7 +81,8 @@ class Documents:
         jobs = self._job_rows(view, groups)
         rows = self._profiles.of(view, view.adapters if self.adapters else frozenset())
         if self._queues is None:
-            self._queues = tuple(Queue(name=name) for name in view.queues)
+            known = {queue.name: queue for queue in view.quotas}
+            self._queues = tuple(known.get(name, Queue(name=name)) for name in view.queues)
         return Snapshot.model_construct(
             schema_="ymir.snapshot/1",
             taken_at_s=float(view.now_s),

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ymir_opt.domain.snapshot import Queue
+
 __all__ = [
     "Decision",
     "GroupDecision",
@@ -222,6 +224,8 @@ class SnapshotView:
     queues : tuple of str
     adapters : frozenset of int
         Classes of completed jobs, whose weights a job may start from.
+    quotas : tuple of Queue
+        Queues with quotas, weights and cohorts.
 
     Attributes
     ----------
@@ -242,6 +246,7 @@ class SnapshotView:
         rejected: frozenset[tuple[str, frozenset[int]]] = frozenset(),
         queues: tuple[str, ...] = (),
         adapters: frozenset[int] = frozenset(),
+        quotas: tuple[Queue, ...] = (),
     ) -> None:
         self.now_s = now_s
         self.slots = slots
@@ -252,6 +257,7 @@ class SnapshotView:
         self.rejected = rejected
         self.queues = queues
         self.adapters = adapters
+        self.quotas = quotas
         self.places: Mapping[int, tuple[tuple[int, int], ...]] = {}
         self._columns = columns
         self._cache: dict[str, NDArray[Any]] = {}

@@ -333,6 +333,7 @@ class Engine:
             frozenset(world.rejected),
             self.workload.queues,
             frozenset(world.adapters),
+            self.workload.quotas,
         )
         if places:
             view.places = {rows[run.slots[0]]: run.taken for run in world.runs.values() if run.mode == "solo"}

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ymir_opt.domain.snapshot import Queue
 from ymir_opt.jobmodel import JobModel, WorkloadJob, read_workload, reference_target
 
 __all__ = [
@@ -224,6 +225,8 @@ class Workload:
     counts : int
         Largest GPU count of the speed table.
     queues : tuple of str
+    quotas : tuple of Queue
+        Queues with quotas, weights and cohorts, for policies that respect them.
     length : int or None
         Number of jobs, if known (for progress).
     """
@@ -235,6 +238,7 @@ class Workload:
     throughput_keys: tuple[tuple[str, int], ...] = ()
     counts: int = 1
     queues: tuple[str, ...] = ("default",)
+    quotas: tuple[Queue, ...] = ()
     length: int | None = None
 
     @classmethod
