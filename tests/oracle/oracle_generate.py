@@ -54,7 +54,9 @@ def small_snapshot(seed: int) -> Snapshot:
         snapshot = random_snapshot(
             rng.randrange(1 << 30), recipe, jobs=rng.choice((3, 4, 5, 6, 6)), exact_jobs=True
         )
-        if family == "rules" and not (snapshot.queues and any(j.state is JobState.RUNNING for j in snapshot.jobs)):
+        if family == "rules" and not (
+            snapshot.queues and any(j.state is JobState.RUNNING for j in snapshot.jobs)
+        ):
             continue
         snapshot = _enriched(rng, snapshot, family)
         if _all_known(snapshot):
@@ -231,7 +233,9 @@ def _kind(job) -> dict:
 def _host(rng, snapshot: Snapshot) -> Snapshot:
     """Nodes with few CPUs and little host memory."""
     nodes = tuple(
-        node.model_copy(update={"cpus": float(rng.choice((2, 4, 8))), "host_memory_gib": rng.choice((None, 24.0))})
+        node.model_copy(
+            update={"cpus": float(rng.choice((2, 4, 8))), "host_memory_gib": rng.choice((None, 24.0))}
+        )
         for node in snapshot.cluster.nodes
     )
     jobs = tuple(

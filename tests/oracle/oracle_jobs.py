@@ -54,13 +54,16 @@ class Jobs:
             j in self.holds
             and self.holds[j].stays
             and (
-                not job.movable or (job.last_start_s is not None and now - job.last_start_s < job.min_runtime_s)
+                not job.movable
+                or (job.last_start_s is not None and now - job.last_start_s < job.min_runtime_s)
             )
             for j, job in enumerate(self.jobs)
         ]
         self.startable = [
             not self.protected[j]
-            and not (job.state is JobState.PENDING and job.not_before_s is not None and job.not_before_s > now)
+            and not (
+                job.state is JobState.PENDING and job.not_before_s is not None and job.not_before_s > now
+            )
             for j, job in enumerate(self.jobs)
         ]
         self.keep_rates = [self._keep_rates(run) for run in self.runs]
@@ -211,10 +214,7 @@ class Jobs:
 
         def rates(active, before):
             now = inner(active, before)
-            return {
-                j: self._realised(j) if rate is None else rate
-                for j, rate in now.items()
-            }
+            return {j: self._realised(j) if rate is None else rate for j, rate in now.items()}
 
         return rates
 
@@ -254,7 +254,10 @@ class Jobs:
             current = rates(tuple(left), current)
             if any(rate is None for rate in current.values()):
                 return None
-            eta = {j: (0.0 if left[j] <= 0 else left[j] / current[j] if current[j] > 0 else math.inf) for j in left}
+            eta = {
+                j: (0.0 if left[j] <= 0 else left[j] / current[j] if current[j] > 0 else math.inf)
+                for j in left
+            }
             step = min(eta.values())
             if math.isinf(step):
                 return None

@@ -143,7 +143,9 @@ class Options:
         if mode is not Mode.GPU_SHARE and (len(models) > 1 or None in models):
             return False
         if mode is Mode.JOINT:
-            if len({(job.peft_type, job.config) for job in jobs}) > 1 or any(job.task is None for job in jobs):
+            if len({(job.peft_type, job.config) for job in jobs}) > 1 or any(
+                job.task is None for job in jobs
+            ):
                 return False
             fresh = all(job.done_samples == 0 for job in jobs)
             together = any(

@@ -24,7 +24,9 @@ class Rules:
         for queue in jobs.snapshot.queues:
             named = {quota.gpu_type for quota in queue.quotas}
             for quota in queue.quotas:
-                types = [t for t in jobs.types if t == quota.gpu_type or (quota.gpu_type == "*" and t not in named)]
+                types = [
+                    t for t in jobs.types if t == quota.gpu_type or (quota.gpu_type == "*" and t not in named)
+                ]
                 nominal = Fraction(quota.nominal_gpus)
                 limit = nominal
                 if queue.cohort is not None:
@@ -206,7 +208,9 @@ class Rules:
                 for level in self.levels[t]:
                     # confined to this capacity class: no smaller GPU would do
                     taken = sum(
-                        o.gpus for o in mine if not any(v >= o.need * (1 - 1e-9) for v in self.levels[t] if v < level)
+                        o.gpus
+                        for o in mine
+                        if not any(v >= o.need * (1 - 1e-9) for v in self.levels[t] if v < level)
                     )
                     had = 0
                     for gpu in self.ready_gpus():
@@ -272,7 +276,8 @@ class Placement:
     def _left(self, kept) -> list[list[float]]:
         """CPUs and host memory that kept groups leave on each node."""
         out = [
-            [math.inf if v is None else v for v in (node.cpus, node.host_memory_gib)] for node in self.jobs.nodes
+            [math.inf if v is None else v for v in (node.cpus, node.host_memory_gib)]
+            for node in self.jobs.nodes
         ]
         for r in kept:
             run = self.jobs.runs[r]
