@@ -180,14 +180,19 @@ class Rules:
                         share = Fraction(sum(self.ready(gpu) for gpu in run.gpus), len(run.holders))
                         for j in run.holders:
                             queue = self.jobs.queues.get(self.jobs.jobs[j].queue)
-                            peer = (
-                                queue is not None
-                                and queue.cohort == entry["cohort"]
-                                and queue.name != entry["queue"]
-                            )
-                            if peer and j in victims and (never or self.jobs.rank[j] >= k):
-                                continue
-                            room += share
+                            if queue is not None and queue.name == entry["queue"]:
+                                room += share
+                            elif j not in victims:
+                                # it goes on elsewhere: it gives up what it then has less of this type
+                                now = next((o for o in chosen if j in o.holders and o.gpu_type == t), None)
+                                has = Fraction(now.gpus, len(now.holders)) if now else 0
+                                room += max(Fraction(0), share - has)
+                            elif (
+                                queue is None
+                                or queue.cohort != entry["cohort"]
+                                or (not never and self.jobs.rank[j] < k)
+                            ):
+                                room += share
                     if sum(amount for at, amount in got.items() if at <= k) > room:
                         return False
         return True

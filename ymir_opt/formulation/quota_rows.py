@@ -221,13 +221,14 @@ def _could_borrow(context: QuotaContext, r: int) -> int | None:
 def reclaim_rows(builder: ModelBuilder, context: QuotaContext) -> None:
     """Add what a queue may not take from others of its cohort by preemption.
 
-    ``Never``: on every type what the queue gets is covered by GPUs free before, its own releases, those
-    of queues outside the cohort, and what the cohort's other groups give up by shrinking, merging or leaving
-    the type instead of stopping. ``LowerPriority``: for every class ``k``, what its groups of class at most
-    ``k`` get is covered by those and by jobs of the cohort of a class below ``k``.
-    With ``b_j`` the charge of running job ``j`` of group ``r(j)`` and ``a_cj`` its charge in ``c``:
-    ``sum_{c new of q} a_cq x_c <= free + sum_{j allowed} b_j (1 - x_keep(r(j)))
-    + sum_{j not allowed} sum_{c new with j} max(0, b_j - a_cj) x_c``.
+    ``Never``: on every type what the queue gets is covered by GPUs free before, its own releases, stopped
+    jobs outside the cohort, and what any other group gives up by shrinking, merging or leaving the type.
+    ``LowerPriority``: for every class ``k``, what its groups of class at most ``k`` get is covered by those
+    and by stopped jobs of the cohort of a class below ``k``.
+    With ``b_j`` the charge of running job ``j`` of group ``r(j)``, ``a_cj`` its charge in ``c``:
+    ``sum_{c new of q} a_cq x_c <= free + sum_{j of q} b_j (1 - x_keep(r(j)))
+    + sum_{j not of q} sum_{c new with j} max(0, b_j - a_cj) x_c + sum_{j may be stopped} b_j y_j``.
+    A job that moves takes GPUs itself: only what it then has less is given up.
     """
     instance, quotas, table = context.instance, context.quotas, context.table
     cohort_of = [queue.cohort for queue in instance.queues.values()] + [None]
@@ -256,19 +257,20 @@ def reclaim_rows(builder: ModelBuilder, context: QuotaContext) -> None:
                     usable = int(context.available[group.gpus].sum()) * quotas.unit
                     share = usable // len(group.holders)
                     for j in group.holders:
-                        inside = (
-                            cohort_of[quotas.queue_of[j]] == row.cohort
-                            and instance.jobs[j].queue != row.queue
-                        )
-                        if inside and instance.job_class[j] >= below:
-                            given, amount = _given_up(context, j, t, share)
-                            index.append(given)
-                            coefficient.append(-amount)
-                            binds = binds or bool(context.can_stop[j])
+                        if instance.jobs[j].queue == row.queue:
+                            upper += share
+                            index.append(np.array([keep_variable[g]]))
+                            coefficient.append(np.array([share]))
                             continue
-                        upper += share
-                        index.append(np.array([keep_variable[g]]))
-                        coefficient.append(np.array([share]))
+                        given, amount = _given_up(context, j, t, share)
+                        index.append(given)
+                        coefficient.append(-amount)
+                        inside = cohort_of[quotas.queue_of[j]] == row.cohort
+                        if inside and instance.job_class[j] >= below:
+                            binds = binds or bool(context.can_stop[j])
+                        else:
+                            index.append(np.array([context.y[j]]))
+                            coefficient.append(np.array([-share]))
                 if binds:
                     builder.row(
                         np.concatenate(index), np.concatenate(coefficient), -UNBOUNDED, upper, "reclaim"

@@ -276,17 +276,18 @@ def _taken(
             if held.gpu_type != t:
                 continue
             usable = sum(facts.startable(gpu) for gpu in held.gpus)
+            share = usable / len(held.holders)
             for name in held.holders:
                 job = facts.jobs[name]
                 queue = facts.queues.get(job.queue)
-                inside = queue is not None and queue.cohort == row.cohort and queue.name != row.queue
-                forbidden = never or facts.rank[job.priority] >= k
-                share = usable / len(held.holders)
-                if not (inside and forbidden):
+                inside = queue is not None and queue.cohort == row.cohort
+                if job.queue == row.queue:
                     covered += share
                 elif name not in victims:
-                    # what it gives up by shrinking, merging or leaving the type; its own move takes the rest
+                    # it gives up what it then has less; its own move takes the rest
                     covered += max(0.0, share - _charge(facts, name, t))
+                elif not inside or not (never or facts.rank[job.priority] >= k):
+                    covered += share
         if total > covered + EPS:
             yield Violation(
                 5,
