@@ -56,11 +56,28 @@ class Expander:
                 keep |= (counts & (counts - 1)) == 0
                 for size in sizes:
                     keep |= counts % size == 0
-                named = np.unique(np.concatenate([jobs.min, jobs.max, jobs.requested]))
+                named = np.concatenate([jobs.min, jobs.max, jobs.requested, self._named])
                 keep |= np.isin(counts, named)
                 counts = counts[keep]
             out.append(counts)
         return tuple(out)
+
+    @cached_property
+    def _named(self) -> IntArray:
+        """GPU counts that jobs list, and the ends of the counts whose speed is known."""
+        instance, jobs = self.evaluator.instance, self.evaluator.jobs
+        found: set[int] = set()
+        seen: set[tuple[object, ...]] = set()
+        for j, job in enumerate(instance.jobs):
+            key = (int(jobs.profile[j]), int(jobs.min[j]), int(jobs.max[j]), job.gpu_counts, job.gpu_types)
+            if key in seen:
+                continue
+            seen.add(key)
+            found.update(job.gpu_counts or ())
+            for t in range(len(instance.types)):
+                counts = jobs.counts(j, t)
+                found.update(counts[:1].tolist() + counts[-1:].tolist())
+        return np.array(sorted(found), dtype=np.int64)
 
     @cached_property
     def _allowed(self) -> tuple[BoolArray, ...]:
@@ -89,22 +106,34 @@ class Expander:
 
     def _rows(self, mode: Mode, sets: IntArray, t: int) -> tuple[IntArray, IntArray]:
         """Return (set row, GPU count) of every allowed combination on type ``t``."""
-        jobs = self.evaluator.jobs
         menu = self.menu[t]
-        present = sets >= 0
-        safe = np.where(present, sets, sets[:, :1])
+        safe = np.where(sets >= 0, sets, sets[:, :1])
         if mode is Mode.JOINT:
-            typed = np.array([jobs.allowed_types[j][t] for j in range(jobs.count)], dtype=np.bool_)
-            low = jobs.min[safe].max(axis=1)
-            high = np.where(present, jobs.max[safe], 0).sum(axis=1)
-            ok = (menu[None, :] >= low[:, None]) & (menu[None, :] <= high[:, None])
-            ok = ok & np.all(typed[safe], axis=1, keepdims=True)
+            low, high, typed = self._joint_limits(sets, t)
+            ok = (menu[None, :] >= low[:, None]) & (menu[None, :] <= high[:, None]) & typed[:, None]
         else:
             ok = self._allowed[t][safe[:, 0]].copy()
             for k in range(1, sets.shape[1]):
                 ok &= self._allowed[t][safe[:, k]]
         row, column = np.nonzero(ok)
         return row.astype(np.int64), menu[column]
+
+    def _joint_counts_left_out(self, sets: IntArray, t: int) -> int:
+        """Return how many counts between a joint group's limits the menu lacks, over all sets."""
+        low, high, ok = self._joint_limits(sets, t)
+        menu = self.menu[t]
+        held = np.searchsorted(menu, high, side="right") - np.searchsorted(menu, low, side="left")
+        return int(np.maximum(np.minimum(high, self._ready[t]) - low + 1 - held, 0)[ok].sum())
+
+    def _joint_limits(self, sets: IntArray, t: int) -> tuple[IntArray, IntArray, BoolArray]:
+        """Return the least and the largest count of each joint group, and whether the type is allowed."""
+        jobs = self.evaluator.jobs
+        present = sets >= 0
+        safe = np.where(present, sets, sets[:, :1])
+        typed = np.array([jobs.allowed_types[j][t] for j in range(jobs.count)], dtype=np.bool_)
+        low = jobs.min[safe].max(axis=1)
+        high = np.where(present, jobs.max[safe], 0).sum(axis=1)
+        return low, high, np.all(typed[safe], axis=1)
 
     # -- starts ---------------------------------------------------------------------------------
 
@@ -168,6 +197,8 @@ class Expander:
         parts: list[tuple[IntArray, IntArray, IntArray, IntArray, BoolArray]] = []
         for t in range(len(self.evaluator.instance.types)):
             row, gpus = self._rows(mode, sets, t)
+            if mode is Mode.JOINT and not self.exhaustive:
+                self.dropped += self._joint_counts_left_out(sets, t)
             if not len(row):
                 continue
             members, start = sets[row], starts[row]

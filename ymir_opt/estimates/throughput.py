@@ -36,7 +36,7 @@ class _Curve:
     batch: FloatArray
     step_s: FloatArray
     memory: FloatArray
-    predicted: bool
+    predicted: BoolArray
 
     def rate(self, batch: FloatArray) -> FloatArray:
         step = np.interp(batch, self.batch, self.step_s)
@@ -47,6 +47,12 @@ class _Curve:
     def memory_gib(self, batch: FloatArray) -> FloatArray:
         position = np.minimum(np.searchsorted(self.batch, batch, side="left"), len(self.batch) - 1)
         return self.memory[position]
+
+    def is_predicted(self, batch: FloatArray) -> BoolArray:
+        """Say whether a predicted row enters the rate at these batches."""
+        right = np.minimum(np.searchsorted(self.batch, batch, side="left"), len(self.batch) - 1)
+        left = np.where(batch < self.batch[right], np.maximum(right - 1, 0), right)
+        return self.predicted[left] | self.predicted[right]
 
 
 class ThroughputTable:
@@ -84,7 +90,7 @@ class ThroughputTable:
             np.array([row.batch_size for row in rows], dtype=np.float64),
             np.array([row.batch_size / row.samples_per_s for row in rows]),
             np.array([np.nan if row.memory_gib is None else row.memory_gib for row in rows]),
-            any(row.source is Provenance.PREDICTED for row in rows),
+            np.array([row.source is Provenance.PREDICTED for row in rows]),
         )
 
     def knows(self, key: ThroughputKey, gpu_type: str) -> bool:
@@ -124,7 +130,7 @@ class ThroughputTable:
         counts = np.array([curve.gpus for curve in curves], dtype=np.int64)
         rates = np.stack([curve.rate(batch_f) for curve in curves])
         memories = np.stack([curve.memory_gib(batch_f) for curve in curves])
-        flagged = np.array([curve.predicted for curve in curves])
+        flagged = np.stack([curve.is_predicted(batch_f) for curve in curves])
         columns = np.arange(len(gpus))
         right = np.minimum(np.searchsorted(counts, gpus, side="left"), len(counts) - 1)
         left = np.where(counts[right] > gpus, np.maximum(right - 1, 0), right)
@@ -136,7 +142,7 @@ class ThroughputTable:
         # with unknown memory on one side the sum is unknown too
         larger = np.maximum(memories[left, columns], memories[right, columns])
         memory[inside] = larger[inside]
-        predicted[inside] = (flagged[left] | flagged[right])[inside]
+        predicted[inside] = (flagged[left, columns] | flagged[right, columns])[inside]
         for beyond, end, inner in (
             ((gpus > counts[-1]) & (gpus <= 2 * counts[-1]), -1, -2),
             ((gpus < counts[0]) & (2 * gpus >= counts[0]), 0, 1),

@@ -50,6 +50,10 @@ class TransferTable:
         if key not in table or rank(row) < rank(table[key]):
             table[key] = row
 
+    def measured_together(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return (foundation model, tasks) of every joint row of three or more tasks."""
+        return tuple((fm, (*others, target)) for fm, others, target in sorted(self._joint) if len(others) > 1)
+
     def warm_start(self, foundation_model: str, source: str, target: str) -> WorkRatio | None:
         """Return the ratio of ``target``'s work when it starts from ``source`` (task or adapter)."""
         row = self._warm.get((foundation_model, source, target))
