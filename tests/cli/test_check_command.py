@@ -110,3 +110,14 @@ def test_nothing_is_replanned_for_a_plan_that_is_wrong(
     plan = change(json.loads(made.read_text()), "groups", [])
     assert ymir_plan("check", snapshot_file, "-", "--replan", stdin=json.dumps(plan)).code == 1
     assert check_module.register.__doc__
+
+
+@pytest.mark.parametrize(("path", "said"), [("solver.backend", "backend"), ("planner.policy", "policy")])
+def test_a_plans_names_are_names_and_no_code(path: str, said: str, snapshot_file: Path, made: Path) -> None:
+    # planning again must not call what a plan of somebody else names
+    plan = change(json.loads(made.read_text()), path, "os:abort")
+    answer = ymir_plan("check", snapshot_file, "-", "--replan", stdin=json.dumps(plan))
+    assert answer.code == 2
+    line = answer.one_line()
+    assert said in line
+    assert "'os" in line

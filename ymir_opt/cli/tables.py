@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ymir_opt.cli.formats import count_of, duration, figure, percent, placement_text
-from ymir_opt.domain.plan import Action, ActionKind, Group, Plan
+from ymir_opt.domain.plan import Action, ActionKind, Group, Plan, StoppedBy
 from ymir_opt.domain.snapshot import StartSource
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ __all__ = ["MAX_ROWS", "diff_table", "plan_tables", "summary_line", "violations_
 
 MAX_ROWS = 200
 _SHORT = ("mode", "GPUs", "finish in", "action", "reason", "invariant")
+_CUT = {
+    StoppedBy.WALL_CLOCK: ", stopped by the clock",
+    StoppedBy.NODE_LIMIT: ", stopped at its node limit",
+    StoppedBy.ITERATION_LIMIT: ", stopped at its iteration limit",
+    StoppedBy.DETERMINISTIC_LIMIT: ", stopped at its work limit",
+}
 _STYLE = {
     ActionKind.PREEMPT: "red",
     ActionKind.SPLIT: "yellow",
@@ -152,12 +158,13 @@ def summary_line(plan: Plan) -> str:
     solver = plan.solver
     gap = percent(solver.value_gap)
     scope = f" ({solver.gap_scope.value})" if solver.value_gap is not None else ""
+    cut = _CUT.get(solver.stopped_by, "")
     return "  ".join(
         (
             f"objective {figure(solver.objective)}",
             f"bound {figure(solver.bound)}",
             f"value gap {gap}{scope}",
-            f"{solver.status.value} by {solver.backend}",
+            f"{solver.status.value} by {solver.backend}{cut}",
             count_of(solver.candidates.columns, "candidate"),
             f"{1000 * solver.wall_s:.0f} ms",
         )

@@ -22,7 +22,10 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Backend:
-    """Return a backend by name.
+    """Return a backend by its registered name.
+
+    A name may come from a plan or a request of somebody else, so a ``module:factory`` reference,
+    which would run any function, is not a name.
 
     Raises
     ------
@@ -31,7 +34,7 @@ def get(name: str) -> Backend:
     SolverError
         The entry point does not give a backend.
     """
-    return load(reference(name))
+    return load(_entry(name).value)
 
 
 def reference(name: str) -> str:
@@ -42,14 +45,16 @@ def reference(name: str) -> str:
     NotFoundError
         No backend has this name.
     """
-    if ":" in name:
-        return name
+    return name if ":" in name else _entry(name).value
+
+
+def _entry(name: str) -> EntryPoint:
     registered = _registered()
     if name not in registered:
         near = difflib.get_close_matches(name, registered, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "choose one of " + ", ".join(sorted(registered))
         raise NotFoundError("backend", f"there is no solver {name!r}", hint)
-    return registered[name].value
+    return registered[name]
 
 
 def load(source: str) -> Backend:

@@ -92,8 +92,10 @@ def diff(
         from ymir_opt.cli.tables import diff_table
 
         console = out.console()
-        console.print(
-            diff_table([(r["job"], _text(r["before"]), _text(r["after"])) for r in rows], ("before", "after"))
-        )
+        if rows:
+            lines = [(r["job"], _text(r["before"]), _text(r["after"])) for r in rows]
+            console.print(diff_table(lines, ("before", "after")))
+        else:
+            console.print(Text("0 differences"))
         note = "" if a.snapshot_sha256 == b.snapshot_sha256 else "  (different snapshots: not comparable)"
         console.print(Text(f"objective {figure(a.solver.objective)} -> {figure(b.solver.objective)}{note}"))
