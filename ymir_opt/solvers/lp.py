@@ -14,6 +14,7 @@ the reduced costs are exact consequences of the model, whatever the solver's tol
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 from ymir_opt.domain.errors import SolverError
 from ymir_opt.formulation.linear import UNBOUNDED, LinearModel
 from ymir_opt.solvers.base import FloatArray
-from ymir_opt.solvers.highs import cost_scale, new_solver, pass_model, unscaled
+from ymir_opt.solvers.highs_core import cost_scale, new_solver, pass_model
+from ymir_opt.solvers.sifting import Relaxation, sift
 
 __all__ = ["LpResult", "fixable", "relax"]
 
@@ -32,6 +34,8 @@ BoolArray = NDArray[np.bool_]
 FRACTION = 2**10
 """Duals are multiples of 1/FRACTION quanta."""
 LARGEST = 2**61
+SIFT_FROM = 1000
+SIFT_COLUMNS_PER_ROW = 4
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class LpResult:
         In quanta per unit, exact for these prices.
     x : float64[n]
         The fractional optimum.
+    optimal : bool
+        False where the deadline struck: the bound holds, but the rest is not an optimum.
     """
 
     objective: float
@@ -58,10 +64,19 @@ class LpResult:
     row_duals: FloatArray
     reduced_costs: FloatArray
     x: FloatArray
+    optimal: bool = True
 
 
-def relax(model: LinearModel) -> LpResult | None:
+def relax(model: LinearModel, *, deadline: float | None = None) -> LpResult | None:
     """Solve the linear relaxation with HiGHS; None where it is infeasible.
+
+    Models with many more columns than rows are solved by sifting.
+
+    Parameters
+    ----------
+    model : LinearModel
+    deadline : float or None
+        Of ``time.monotonic()``; the duals reached by then give the bound.
 
     Raises
     ------
@@ -70,11 +85,33 @@ def relax(model: LinearModel) -> LpResult | None:
     """
     if model.variables == 0:
         return _without_variables(model)
+    found = None
+    if model.variables >= max(SIFT_FROM, SIFT_COLUMNS_PER_ROW * model.rows):
+        found = sift(model, deadline)
+    if found is None:
+        found = _simplex(model, deadline)
+    if found is None:
+        return None
+    duals, reduced = _exact_prices(model, found.row_duals)
+    return LpResult(
+        objective=float(model.cost @ found.x) + model.offset,
+        bound=_bound(model, duals, reduced),
+        row_duals=duals / FRACTION,
+        reduced_costs=reduced / FRACTION,
+        x=found.x,
+        optimal=found.optimal,
+    )
+
+
+def _simplex(model: LinearModel, deadline: float | None) -> Relaxation | None:
+    """Solve the relaxation as a whole; None where it is infeasible."""
     import highspy
 
     scale = cost_scale(model.cost)
     solver = new_solver()
     pass_model(solver, model, scale, relax=True)
+    if deadline is not None:
+        solver.setOptionValue("time_limit", max(0.0, deadline - time.monotonic()))
     solver.run()
     statuses = highspy.HighsModelStatus
     if solver.getModelStatus() == statuses.kUnboundedOrInfeasible:
@@ -83,20 +120,14 @@ def relax(model: LinearModel) -> LpResult | None:
     status = solver.getModelStatus()
     if status == statuses.kInfeasible:
         return None
+    if status == statuses.kTimeLimit:
+        return Relaxation(np.zeros(model.rows), np.zeros(model.variables), optimal=False)
     if status != statuses.kOptimal:
         text = solver.modelStatusToString(status)
         raise SolverError("highs", f"the relaxation ended with status {text!r}", "bound its variables")
     solution = solver.getSolution()
-    raw = np.asarray(solution.row_dual, dtype=np.float64) / scale
-    objective = unscaled(solver.getInfo().objective_function_value, scale, model.offset)
-    duals, reduced = _exact_prices(model, raw)
-    return LpResult(
-        objective=float(model.offset if objective is None else objective),
-        bound=_bound(model, duals, reduced),
-        row_duals=duals / FRACTION,
-        reduced_costs=reduced / FRACTION,
-        x=np.asarray(solution.col_value, dtype=np.float64),
-    )
+    duals = np.asarray(solution.row_dual, dtype=np.float64) / scale
+    return Relaxation(duals, np.asarray(solution.col_value, dtype=np.float64), optimal=True)
 
 
 def fixable(model: LinearModel, lp: LpResult, upper_bound: int) -> BoolArray:

@@ -35,7 +35,7 @@ from ymir_opt.solvers.base import (
     conclude,
     trivial,
 )
-from ymir_opt.solvers.highs import Watch, unscaled, verdict_of
+from ymir_opt.solvers.highs_core import Watch, unscaled, verdict_of
 from ymir_opt.solvers.silence import silenced
 
 __all__ = ["CbcBackend", "PulpHighsBackend", "cbc_path", "make_cbc", "make_highs"]
