@@ -1,101 +1,104 @@
-"""The price function of slot prices: what each job pays at given prices, and which GPUs it would use.
+"""What each job pays at given prices of GPU-seconds: the inner problem of the slot-price bound.
 
 Notation: slot t lasts ``slot_s`` seconds and has one price lambda_t per GPU-second. A job that finishes in
 slot k works at a *shadow price of work* mu (seconds per job): in every slot before k it takes the GPUs that
 maximise ``mu v(g) - lambda_t g``, where v is the concave envelope of its speeds (jobs per second on g GPUs).
+
+Work is counted in units of a job's cheapest GPU-seconds (its *area*), so that jobs whose speeds differ by
+a factor only are of one *shape*: then ``mu v(g) = m w(g)`` with ``m = mu / area`` and w the shape. Shadow
+prices are tried on a geometric grid of m; what depends on (shape, m, slot) is tabulated once for all jobs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Envelope", "SlotJobs", "envelopes"]
+__all__ = ["Evaluation", "Shapes", "SlotJobs", "shapes"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_MIN_SPREAD = 1.0005
-_MAX_SPREAD = 2.0
-
 
 @dataclass(frozen=True)
-class Envelope:
-    """Concave envelopes of speed over GPUs as segments of decreasing slope; unused segments are zero.
+class Shapes:
+    """Concave envelopes of speed over GPUs, scaled so that the first slope is one.
 
     Attributes
     ----------
-    gpus : float64[n, m]
-        Width of a segment, GPUs.
-    slope : float64[n, m]
-        Speed gained per GPU, jobs per GPU-second; decreasing along a row.
+    of : int64[n]
+        Each job's shape.
+    area_s : float64[n]
+        Each job's least GPU-seconds (the inverse of its first slope).
+    gpus : list of float64[m]
+        By shape: GPUs at the end of each segment.
+    slope : list of float64[m]
+        By shape: speed gained per GPU in each segment, decreasing from 1.
     """
 
-    gpus: FloatArray
-    slope: FloatArray
-
-    def take(self, rows: IntArray) -> Envelope:
-        """Return the envelopes of some jobs."""
-        return Envelope(self.gpus[rows], self.slope[rows])
+    of: IntArray
+    area_s: FloatArray
+    gpus: list[FloatArray]
+    slope: list[FloatArray]
 
 
-def envelopes(time_s: FloatArray, counts: IntArray) -> Envelope:
-    """Return the concave envelopes of the speeds ``1 / time_s`` through the origin.
+def shapes(time_s: FloatArray, counts: IntArray, tolerance: float = 0.0) -> Shapes:
+    """Return the shapes of the concave envelopes of the speeds ``1 / time_s`` through the origin.
 
     Parameters
     ----------
     time_s : float64[n, c]
-        Seconds on ``counts[c]`` GPUs, ``inf`` where not allowed.
+        Seconds on ``counts[c]`` GPUs, ``inf`` where not allowed; at least one finite a row.
     counts : int64[c]
-        GPU counts, at least 1.
+        GPU counts, at least 1, distinct.
+    tolerance : float
+        Slopes are rounded up to a power of ``1 + tolerance``: fewer shapes, each at least as fast as the
+        true one, so a bound stays valid.
     """
     order = np.argsort(counts, kind="stable")
-    places = np.concatenate([[0.0], counts[order].astype(np.float64)])
-    speed = np.zeros((time_s.shape[0], len(places)))
-    speed[:, 1:] = 1.0 / time_s[:, order]
-    shapes, inverse = np.unique(speed, axis=0, return_inverse=True)
-    hulls = [_hull(places, row) for row in shapes]
-    width = max((len(h) for h in hulls), default=1)
-    gpus = np.zeros((len(hulls), width))
-    slope = np.zeros((len(hulls), width))
-    for row, hull in enumerate(hulls):
-        for column, (step, rise) in enumerate(hull):
-            gpus[row, column] = step
-            slope[row, column] = rise / step
+    places = counts[order].astype(np.float64)
+    distinct, inverse = np.unique(time_s[:, order], axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
-    return Envelope(gpus[inverse], slope[inverse])
+    area = np.zeros(len(distinct))
+    which = np.zeros(len(distinct), dtype=np.int64)
+    known: dict[tuple[float, ...], int] = {}
+    gpus: list[FloatArray] = []
+    slope: list[FloatArray] = []
+    for row, times in enumerate(distinct):
+        hull = _hull(places, 1.0 / times)
+        steps = np.array([step for step, _ in hull])
+        rises = np.array([rise for _, rise in hull]) / steps
+        area[row] = 1.0 / rises[0]
+        relative = rises / rises[0]
+        if tolerance:
+            step = np.log1p(tolerance)
+            relative = np.exp(np.ceil(np.log(relative) / step - 1e-9) * step)
+        # Twelve digits: shapes that differ by rounding only are one.
+        key = (*steps.tolist(), *np.round(relative, 12).tolist())
+        if key not in known:
+            known[key] = len(gpus)
+            gpus.append(np.cumsum(steps))
+            slope.append(relative)
+        which[row] = known[key]
+    return Shapes(which[inverse], area[inverse], gpus, slope)
 
 
 def _hull(places: FloatArray, speed: FloatArray) -> list[tuple[float, float]]:
     """Return (width, rise) of the upper concave hull's increasing part."""
     points: list[tuple[float, float]] = [(0.0, 0.0)]
-    for x, y in zip(places[1:].tolist(), speed[1:].tolist(), strict=True):
+    for x, y in zip(places.tolist(), speed.tolist(), strict=True):
         if y <= points[-1][1]:
             continue
-        if x == points[-1][0]:
-            points.pop()
         while len(points) > 1:
             (x0, y0), (x1, y1) = points[-2], points[-1]
             if (y1 - y0) * (x - x1) > (y - y1) * (x1 - x0):
                 break
             points.pop()
         points.append((x, y))
-    return [(b[0] - a[0], b[1] - a[1]) for a, b in zip(points, points[1:], strict=False)]
-
-
-@dataclass
-class _Bucket:
-    """Jobs with windows of about the same length, as dense matrices."""
-
-    rows: IntArray
-    first: IntArray
-    """Slot of the submission."""
-    lead_s: FloatArray
-    """Seconds of the first slot after the submission."""
-    window: int
-    envelope: Envelope
+    return [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(points)]
 
 
 @dataclass(frozen=True)
@@ -107,71 +110,100 @@ class Evaluation:
     value_s : float64[n]
         Of each job: a lower limit of the least (completion - submission) + price of its GPUs, seconds.
     usage : float64[slots]
-        GPU-seconds that all jobs would use in each slot: with the capacity, an (approximate) supergradient.
-    beyond : int
-        Jobs whose window was too short for an exact answer (their value is still a valid lower limit).
+        GPU-seconds that all jobs would use in each slot; less the capacity, an (approximate) supergradient.
+    highest : int
+        The highest shadow price used, as a number of steps on the grid; more must be tried than this.
     """
 
     value_s: FloatArray
     usage: FloatArray
-    beyond: int
+    highest: int
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What depends on (shape, level) and slot only; a row for each pair in use.
+
+    Attributes
+    ----------
+    mu : float64[rows]
+        Shadow price per unit of area.
+    profit : float64[rows, slots]
+        ``phi_t = max_g (mu w(g) - lambda_t g)``.
+    gpus, rate : float64[rows, slots]
+        The maximiser g, and w(g).
+    before, done : float64[rows, slots + 1]
+        Sums of profit and of rate over the slots before, times the slot's length.
+    limit : float64[rows, slots]
+        ``begin of t - before - (slot's length) (phi_t - 1)^+``.
+    """
+
+    mu: FloatArray
+    profit: FloatArray
+    gpus: FloatArray
+    rate: FloatArray
+    before: FloatArray
+    done: FloatArray
+    limit: FloatArray
 
 
 class SlotJobs:
-    """Jobs on a grid of slots; remembers each job's shadow prices from one evaluation to the next.
+    """Jobs on a grid of slots; remembers how far each job's completion must be searched.
 
     Parameters
     ----------
     submit_s : float64[n]
-        Submissions relative to the grid's begin.
-    envelope : Envelope
+        Submissions relative to the grid's begin, at least 0.
+    found : Shapes
+    fastest_s : float64[n]
+        Each job's time alone at its best count.
     slot_s : float
         Length of a slot, seconds.
     slots : int
-        Number of priced slots; later ones are free of charge.
-    mu : float64[n]
-        First guess of each job's shadow price of work, seconds.
-    reach_s : float64[n]
-        First guess of how far after its submission a job's completion must be searched.
+        Number of slots; a completion after the last costs at least the time until then.
+    ratio : float
+        Ratio of neighbouring shadow prices on the grid.
     """
 
     def __init__(
         self,
         submit_s: FloatArray,
-        envelope: Envelope,
+        found: Shapes,
+        fastest_s: FloatArray,
         slot_s: float,
         slots: int,
-        mu: FloatArray,
-        reach_s: FloatArray,
+        ratio: float = 1.05,
     ) -> None:
         self.submit_s = submit_s
-        self.envelope = envelope
+        self.found = found
+        self.fastest_s = fastest_s
         self.slot_s = slot_s
         self.slots = slots
-        self.mu = mu.copy()
-        self.spread = np.full(len(mu), 1.2)
-        self.reach_s = reach_s.copy()
-        self._buckets: list[_Bucket] = []
-        self._bucket()
+        self.step = float(np.log(ratio))
+        # Without prices the best shadow price of all the work is the fastest time.
+        self.floor: IntArray = np.floor(np.log(fastest_s / found.area_s) / self.step).astype(np.int64)
+        self.first: IntArray = np.minimum(np.floor(submit_s / slot_s), slots - 1).astype(np.int64)
+        self.lead_s = (self.first + 1) * slot_s - submit_s
+        self.reach: IntArray = np.ceil(2.0 * fastest_s / slot_s).astype(np.int64) + 2
+        self._windows()
 
-    def _bucket(self) -> None:
-        """Group the jobs by the length of their windows, in steps of a third."""
-        need = np.ceil(self.reach_s / self.slot_s) + 2.0
-        level = np.ceil(np.log(need) / np.log(1.35)).astype(np.int64)
-        first = np.floor(self.submit_s / self.slot_s).astype(np.int64)
-        lead = (first + 1) * self.slot_s - self.submit_s
-        self._buckets = []
-        for value in np.unique(level):
-            rows = np.flatnonzero(level == value).astype(np.int64)
-            window = int(np.ceil(1.35 ** float(value)))
-            self._buckets.append(_Bucket(rows, first[rows], lead[rows], window, self.envelope.take(rows)))
+    def extend(self, reach: IntArray) -> None:
+        """Search completions at least this many slots after the submission."""
+        self.reach = np.maximum(self.reach, reach)
+        self._windows()
 
-    @property
-    def cells(self) -> int:
-        """Return the number of (job, slot) pairs that an evaluation visits."""
-        return sum(len(b.rows) * b.window for b in self._buckets)
+    def _windows(self) -> None:
+        """Lay out the (job, slot) pairs that are searched for a completion: slots after the first."""
+        number = np.minimum(self.reach, self.slots - 1 - self.first)
+        self.number: IntArray = np.maximum(number, 0)
+        self.busy: IntArray = np.flatnonzero(self.number)
+        number = self.number[self.busy]
+        self.owner: IntArray = np.repeat(self.busy, number)
+        self.begin: IntArray = np.concatenate([[0], np.cumsum(number)[:-1]]).astype(np.int64)
+        within = np.arange(len(self.owner)) - np.repeat(self.begin, number)
+        self.slot: IntArray = self.first[self.owner] + 1 + within
 
-    def evaluate(self, price: FloatArray, *, refine: int = 0) -> Evaluation:
+    def evaluate(self, price: FloatArray, levels: int) -> Evaluation:
         """Return the jobs' least costs at some prices and what they would use.
 
         Proof that ``value_s`` is a lower limit. Let a job finish in slot k, tau seconds after its begin, and
@@ -179,7 +211,7 @@ class SlotJobs:
         is done")::
 
             cost >= e_k + tau + mu - sum_{t<k} d_t phi_t(mu) - tau phi_k(mu),
-            phi_t(mu) = max_g (mu v(g) - lambda_t g) = sum_j gpus_j (mu slope_j - lambda_t)^+
+            phi_t(mu) = max_g (mu v(g) - lambda_t g)
 
         with e_k the seconds from the submission to the begin of slot k (0 in the first). The least value
         over tau in [0, d_k] is ``e_k + mu - sum_{t<k} d_t phi_t - d_k (phi_k - 1)^+``. It holds for every
@@ -191,105 +223,97 @@ class SlotJobs:
         ----------
         price : float64[slots]
             Prices per GPU-second, at least 0.
-        refine : int
-            Extra rounds that tighten the shadow prices at the same prices.
+        levels : int
+            Shadow prices tried, from the least possible one up.
         """
-        longest = max((b.window for b in self._buckets), default=0)
-        padded = np.concatenate([price, np.zeros(longest + 1)])
-        value = np.zeros(len(self.submit_s))
-        usage = np.zeros(len(padded))
-        beyond = 0
-        for bucket in self._buckets:
-            beyond += self._evaluate_bucket(bucket, padded, value, usage, refine)
-        if beyond:
-            self._bucket()
-        return Evaluation(value, usage[: self.slots], beyond)
+        tables, rows = self._tables(price, self.floor[:, None] + np.arange(levels))
+        mu = tables.mu[rows] * self.found.area_s[:, None]
+        first = self.first
+        profit = tables.profit[rows, first[:, None]]
+        same = mu - (self.submit_s + self.lead_s * profit.T).T + tables.before[rows, first[:, None] + 1]
+        here = mu - self.lead_s[:, None] * np.maximum(profit - 1.0, 0.0)
+        limit = np.full(len(self.owner), -np.inf)
+        flat, width = tables.limit.ravel(), self.slots
+        for p in range(levels):
+            found = flat[rows[self.owner, p] * width + self.slot]
+            found += same[self.owner, p]
+            np.maximum(limit, found, out=limit)
+        low = here.max(axis=1)
+        at = first.copy()
+        if len(self.busy):
+            least = np.minimum.reduceat(limit, self.begin)
+            is_least = limit == np.repeat(least, self.number[self.busy])
+            where = np.minimum.reduceat(np.where(is_least, self.slot, self.slots), self.begin)
+            better = least < low[self.busy]
+            chosen = self.busy[better]
+            low[chosen] = least[better]
+            at[chosen] = where[better]
+        tail = (self.first + 1 + self.number) * self.slot_s - self.submit_s
+        usage, highest = self._usage(tables, rows, at)
+        short = (low > tail) & (self.first + 1 + self.number < self.slots)
+        if short.any():
+            self.reach = np.where(short, 2 * self.reach, self.reach)
+            self._windows()
+        return Evaluation(np.minimum(low, tail), usage, highest)
 
-    def _evaluate_bucket(
-        self, b: _Bucket, price: FloatArray, value: FloatArray, usage: FloatArray, refine: int
-    ) -> int:
-        cells = np.minimum(b.first[:, None] + np.arange(b.window), len(price) - 1)
-        lam = price[cells]
-        length = np.full(lam.shape, self.slot_s)
-        length[:, 0] = b.lead_s
-        begin = np.cumsum(length, axis=1) - length
-        end = begin[:, -1] + length[:, -1]
-        every = np.arange(len(b.rows))
-        best = None
-        for _ in range(refine + 1):
-            mu, spread = self.mu[b.rows], self.spread[b.rows]
-            tries = [mu / spread, mu, mu * spread]
-            parts = [self._limits(b.envelope, m, lam, length, begin) for m in tries]
-            limit = np.maximum(np.maximum(parts[0][0], parts[1][0]), parts[2][0])
-            if best is not None:
-                np.maximum(limit, best, out=limit)
-            best = limit
-            at = np.argmin(limit, axis=1)
-            there = np.stack([p[0][every, at] for p in parts])
-            which = np.argmax(there, axis=0)
-            self.mu[b.rows] = np.stack(tries)[which, every]
-            edge = which != 1
-            self.spread[b.rows] = np.clip(np.where(edge, spread**1.5, spread**0.6), _MIN_SPREAD, _MAX_SPREAD)
-        low = limit[every, at]
-        value[b.rows] = np.minimum(low, end)
-        self._add_usage(b, tries, parts, at, length, cells, usage)
-        short = low > end
-        self.reach_s[b.rows] = np.where(short, self.reach_s[b.rows] * 2.0, self.reach_s[b.rows])
-        return int(short.sum())
+    def _tables(self, price: FloatArray, levels: IntArray) -> tuple[_Tables, IntArray]:
+        base = int(levels.min())
+        span = int(levels.max()) - base + 1
+        codes, rows = np.unique(self.found.of[:, None] * span + (levels - base), return_inverse=True)
+        shape, level = codes // span, codes % span + base
+        mu = np.exp(level * self.step)
+        profit, gpus, rate = (np.empty((len(codes), self.slots)) for _ in range(3))
+        for kind in np.unique(shape).tolist():
+            chosen = shape == kind
+            slope, ends = self.found.slope[kind], self.found.gpus[kind]
+            rates = np.concatenate([[0.0], np.cumsum(slope * np.diff(ends, prepend=0.0))])
+            segments = np.searchsorted(-slope, -(price / mu[chosen, None]), side="left")
+            gpus[chosen] = np.concatenate([[0.0], ends])[segments]
+            rate[chosen] = rates[segments]
+        np.multiply(rate, mu[:, None], out=profit)
+        profit -= gpus * price
+        before, done = (np.zeros((len(codes), self.slots + 1)) for _ in range(2))
+        np.cumsum(profit, axis=1, out=before[:, 1:])
+        np.cumsum(rate, axis=1, out=done[:, 1:])
+        before *= self.slot_s
+        done *= self.slot_s
+        limit = np.arange(self.slots) * self.slot_s - before[:, :-1]
+        limit -= self.slot_s * np.maximum(profit - 1.0, 0.0)
+        return _Tables(mu, profit, gpus, rate, before, done, limit), rows.reshape(levels.shape)
 
-    @staticmethod
-    def _limits(
-        envelope: Envelope, mu: FloatArray, lam: FloatArray, length: FloatArray, begin: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return (limit per completion slot, GPUs per slot, work done before each slot's end, total)."""
-        phi = np.zeros_like(lam)
-        gpus = np.zeros_like(lam)
-        for j in range(envelope.gpus.shape[1]):
-            width = envelope.gpus[:, j, None]
-            gain = (mu * envelope.slope[:, j])[:, None] - lam
-            gpus += width * (gain > 0)
-            np.maximum(gain, 0.0, out=gain)
-            gain *= width
-            phi += gain
-        rate = (phi + lam * gpus) / mu[:, None]
-        inner = phi * length
-        spent = np.cumsum(inner, axis=1)
-        limit = begin + mu[:, None] - (spent - inner) - np.maximum(inner - length, 0.0)
-        running = phi > 1.0
-        done = np.cumsum(rate * length, axis=1)
-        done -= rate * length * ~running
-        gpus_final = np.where(running, gpus, 0.0)
-        return limit, np.stack([gpus, gpus_final]), done, spent[:, -1]
+    def _usage(self, tables: _Tables, rows: IntArray, at: IntArray) -> tuple[FloatArray, int]:
+        """Return the GPU-seconds by slot, and the highest level used.
 
-    @staticmethod
-    def _add_usage(
-        b: _Bucket,
-        tries: list[FloatArray],
-        parts: list[tuple[FloatArray, FloatArray, FloatArray, FloatArray]],
-        at: IntArray,
-        length: FloatArray,
-        cells: IntArray,
-        usage: FloatArray,
-    ) -> None:
-        """Add the GPU-seconds of each job: the mix of two shadow prices that does exactly its work."""
-        every = np.arange(len(b.rows))
-        work = np.stack([p[2][every, at] for p in parts])
-        weight = np.zeros_like(work)
-        inside = (work[:-1] <= 1.0) & (work[1:] > 1.0)
-        has = inside.any(axis=0)
-        lower = np.argmax(inside, axis=0)
-        low, high = work[lower, every], work[np.minimum(lower + 1, 2), every]
-        share = np.where(has, (1.0 - low) / np.maximum(high - low, 1e-300), 0.0)
-        weight[lower[has], every[has]] = 1.0 - share[has]
-        weight[lower[has] + 1, every[has]] = share[has]
-        nearest = np.where(work[0] > 1.0, 0, 2)
-        weight[nearest[~has], every[~has]] = 1.0
-        before = np.arange(b.window) < at[:, None]
-        total = np.zeros(length.shape)
-        for p, (_, gpus, _, _) in enumerate(parts):
-            final = gpus[1][every, at]
-            used = np.where(before, gpus[0], 0.0)
-            used[every, at] = final
-            total += weight[p][:, None] * used
-        total *= length
-        usage += np.bincount(cells.ravel(), weights=total.ravel(), minlength=len(usage))
+        A job that finishes in slot `at` uses the mix of two neighbouring levels that does exactly its work.
+        """
+        jobs = np.arange(len(at))
+        first, column = self.first[:, None], at[:, None]
+        later = at > self.first
+        ends = np.where(
+            tables.profit[rows, column] > 1.0, np.where(later, self.slot_s, self.lead_s)[:, None], 0.0
+        )
+        work = tables.rate[rows, column] * ends
+        begin = tables.rate[rows, first] * self.lead_s[:, None]
+        work += np.where(
+            later[:, None], begin + tables.done[rows, column] - tables.done[rows, first + 1], 0.0
+        )
+        work /= self.found.area_s[:, None]
+        above = np.argmax(work > 1.0, axis=1)
+        none = work[:, -1] <= 1.0
+        above[none] = work.shape[1] - 1
+        below = np.maximum(above - 1, 0)
+        low, high = work[jobs, below], work[jobs, above]
+        share = np.where(high > low, (1.0 - low) / np.maximum(high - low, 1e-300), 1.0)
+        share = np.where(none | (low > 1.0), 1.0, np.clip(share, 0.0, 1.0))
+        usage = np.zeros(self.slots)
+        cover = np.zeros((len(tables.mu), self.slots + 1))
+        for pick, weight in ((above, share), (below, 1.0 - share)):
+            row = rows[jobs, pick]
+            np.add.at(usage, at, weight * tables.gpus[row, at] * ends[jobs, pick])
+            opening = np.where(later, weight * tables.gpus[row, self.first] * self.lead_s, 0.0)
+            np.add.at(usage, self.first, opening)
+            np.add.at(cover, (row, self.first + 1), np.where(later, weight, 0.0))
+            np.add.at(cover, (row, at), np.where(later, -weight, 0.0))
+        inside = np.cumsum(cover, axis=1)[:, :-1]
+        usage += self.slot_s * np.einsum("rs,rs->s", inside, tables.gpus)
+        return usage, int(above.max(initial=0))
