@@ -50,7 +50,10 @@ def bench(
     backend: Backend = "auto",
     as_json: Json = False,
 ) -> None:
-    """Time one planning round on synthetic snapshots, each in a process of its own."""
+    """Time one planning round at some sizes.
+
+    The snapshots are synthetic; each is planned in a process of its own.
+    """
     out = Output(json=as_json)
     console = out.console() if out.wants_tables else None
     for jobs, gpus in parse_sizes(sizes):

@@ -28,7 +28,10 @@ def check(
     models: Models = None,
     as_json: Json = False,
 ) -> None:
-    """Check that a plan keeps every invariant it declares (exit code 1 if not)."""
+    """Prove that a plan keeps its invariants.
+
+    Exit code 0 if it does, 1 if not. No solver is involved.
+    """
     require_once(snapshot, plan)
     from ymir_opt.cli.replan import replan_check
     from ymir_opt.domain.outcome import require_same_snapshot

@@ -73,7 +73,7 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="PLAN", help="The later plan, or - for standard input.")],
     as_json: Json = False,
 ) -> None:
-    """Show which jobs two plans treat differently, and how their objectives compare."""
+    """Show what two plans decide differently."""
     require_once(first, second)
     a, b = read_plan(first), read_plan(second)
     rows = differences(a, b)

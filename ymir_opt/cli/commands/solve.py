@@ -60,7 +60,7 @@ def solve(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Plan one round: which jobs run where, in which groups, and how good that is."""
+    """Plan one round, and prove how good the plan is."""
     require_once(snapshot, previous or "")
     require_writable(output)
     require_writable(report)
