@@ -119,6 +119,7 @@ def test_the_words_of_the_contract() -> None:
         ("explanations.a.decision", "stay", "explanations.a.decision", "'stay'"),
         ("planner.declares", [1, "2"], "planner.declares[1]", "'2'"),
         ("metric", {}, "plan", "did you mean 'metrics'?"),
+        ("actions.0.from_", None, "actions[0]", "did you mean 'from'?"),
     ],
 )
 def test_a_faulty_plan(path: str, value: Any, place: str, said: str) -> None:

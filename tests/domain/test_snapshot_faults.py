@@ -60,7 +60,7 @@ FAULTS: list[tuple[str, Any, str, str, str]] = [
     ("cluster.nodes.0.gpu_typ", "A100", "cluster.nodes[0]", "'gpu_typ'", "'gpu_type'"),
     ("cluster.node", [], "cluster", "unknown field 'node'", "'nodes'"),
     ("job", [], "snapshot", "unknown field 'job'", "'jobs'"),
-    ("schema_", "ymir.snapshot/1", "", "schema", ""),
+    ("schema_", "ymir.snapshot/1", "snapshot", "unknown field 'schema_'", "'schema'"),
     ("taken_at_s", ..., "snapshot", "'taken_at_s' is missing", "add the field"),
     ("taken_at_s", "now", "taken_at_s", "'now'", "correct"),
     ("round_s", 0, "round_s", "0", "correct"),

@@ -46,7 +46,8 @@ def _parse(model: type[M], text: str | bytes, name: str) -> M:
     if isinstance(text, bytes):
         text = _decoded(text, name)
     try:
-        parsed = model.model_validate_json(text)
+        # only the contract's names: Python's own, such as from_, are for code
+        parsed = model.model_validate_json(text, by_alias=True, by_name=False)
     except ValidationError as error:
         fault = first_error(error, model)
         detail = error.errors(include_url=False, include_context=False)[0]
