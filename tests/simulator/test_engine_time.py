@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -167,7 +169,7 @@ def test_no_gpu_is_used_twice_and_all_work_is_done(jobs, policy):
                 if mask >> gpu & 1:
                     events.append((node, gpu, segment.start_s, segment.end_s))
     events.sort()
-    for before, after in zip(events, events[1:], strict=False):
+    for before, after in pairwise(events):
         if before[:2] == after[:2]:
             assert before[3] <= after[2] + 1e-9
 

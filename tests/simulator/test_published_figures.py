@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from sim_kit import run_titan
 
 pytestmark = pytest.mark.data

@@ -57,7 +57,7 @@ def choose(
     """
     import highspy
 
-    from ymir_opt.solvers.highs import new_solver
+    from ymir_opt.solvers.highs_core import new_solver
 
     columns, types = len(cost), len(capacity)
     kinds = np.zeros(columns, dtype=np.int64) if gpu_type is None else gpu_type

@@ -44,7 +44,7 @@ def max_min_shares(
     """
     import highspy
 
-    from ymir_opt.solvers.highs import new_solver
+    from ymir_opt.solvers.highs_core import new_solver
 
     jobs, types = value.shape
     pairs = np.argwhere(value > 0)

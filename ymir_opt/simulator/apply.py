@@ -131,7 +131,7 @@ class _Start:
 
 
 def apply_decision(
-    world: World, view: SnapshotView, decision: Decision, now: float
+    world: World, view: SnapshotView, decision: Decision, now: float, policy: str
 ) -> tuple[bool, list[Run]]:
     """Carry out a checked decision.
 
@@ -153,7 +153,7 @@ def apply_decision(
     rows = rows[world.store.columns.data["gpus"][slots[rows]] == 0]
     begun: list[Run] = []
     for start in _ordered(view, decision, rows, starting):
-        where = _place(world, view, start, decision)
+        where = _place(world, view, start, decision, policy)
         if where is None:
             world.stats["unplaced"] += 1
             if decision.stop_at_first:
@@ -242,7 +242,9 @@ def _begin(world: World, view: SnapshotView, start: _Start, where: tuple[int, Ta
     return world.start(group.mode, members, where[0], where[1], now, group.probe_evaluations, sources)
 
 
-def _place(world: World, view: SnapshotView, start: _Start, decision: Decision) -> tuple[int, Taken] | None:
+def _place(
+    world: World, view: SnapshotView, start: _Start, decision: Decision, policy: str
+) -> tuple[int, Taken] | None:
     """Return (GPU type, GPUs) for a start, or None where there is no room.
 
     Raises
@@ -256,8 +258,8 @@ def _place(world: World, view: SnapshotView, start: _Start, decision: Decision) 
         count = sum(mask.bit_count() for _, mask in given)
         if count != start.gpus or not cluster.can_take(given):
             raise InvalidPlanError(
-                f"policy placement of job {view.id(start.row)}",
-                f"names {count} GPUs for {start.gpus}, or GPUs that are not free",
+                f"policy {policy}",
+                f"places job {view.id(start.row)} on {count} GPUs for {start.gpus}, or on some that are not free",
                 "place jobs on free GPUs",
             )
         return int(cluster.type[given[0][0]]), given

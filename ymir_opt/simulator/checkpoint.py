@@ -136,7 +136,7 @@ def _restore_world(engine: Engine, saved: dict[str, Any]) -> None:
         if number in serials:
             store.put(serials[number], job)
     slots = np.array(saved["slots"], dtype=np.int64)
-    store.order = slots.tolist()
+    store.order[: len(slots)] = slots
     for name, values in saved["columns"].items():
         store.columns.data[name][slots] = values
     for name, values in saved["truth"].items():

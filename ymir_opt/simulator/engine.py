@@ -350,7 +350,7 @@ class Engine:
         self.last_plan = self.now
         self.rounds += 1
         check_decision(view, decision, self.policy_name)
-        changed, begun = apply_decision(world, view, decision, self.now)
+        changed, begun = apply_decision(world, view, decision, self.now, self.policy_name)
         try:
             world.check(self.policy_name, None if self.rounds % FULL_CHECK_ROUNDS == 0 else begun)
         except AssertionError as error:

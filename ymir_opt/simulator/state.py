@@ -73,8 +73,10 @@ class Run:
     ----------
     slots : list of int
         Unfinished members, in order; of a sequence only the first holds the GPUs.
+    began_as : str
+        Mode at the start; a group with one member left is ``solo``.
     merged : bool
-        Began with more than one member.
+        Began with more than one member, none of whom has finished.
     before : dict
         Slot -> (true work, true progress, estimated total) to go back to if the probe fails.
     ratio : dict
@@ -93,6 +95,7 @@ class Run:
     taken: Taken
     started_s: float
     ready_s: float
+    began_as: str = ""
     merged: bool = False
     probe_evaluations: int = 0
     before: dict[int, tuple[float, float, float]] = field(default_factory=dict)

@@ -38,7 +38,8 @@ class JobStore:
         self.free_slots: list[int] = list(range(self.columns.capacity - 1, -1, -1))
         # slots of finished jobs; not used again before `order` has forgotten them
         self.retired: list[int] = []
-        self.order: list[int] = []
+        self.order: NDArray[np.int64] = np.zeros(self.columns.capacity, dtype=np.int64)
+        self.listed = 0
         self.alive: NDArray[np.bool_] = np.zeros(self.columns.capacity, dtype=np.bool_)
         self.active = 0
         self.first_submission_s = math.inf
@@ -102,7 +103,12 @@ class JobStore:
         self.jobs[slot] = job
         self.columns.ids[slot] = job.id
         self.alive[slot] = True
-        self.order.append(slot)
+        if self.listed == len(self.order):
+            self.active_slots()
+        if self.listed == len(self.order):
+            self.order = np.concatenate([self.order, np.zeros_like(self.order)])
+        self.order[self.listed] = slot
+        self.listed += 1
         self.active += 1
 
     def _take_slot(self) -> int:
@@ -129,18 +135,17 @@ class JobStore:
         self.fails_left.pop(slot, None)
         self.retired.append(slot)
         self.active -= 1
-        if len(self.order) > 2 * self.active + 64:
-            self.active_slots()
 
     def active_slots(self) -> NDArray[np.int64]:
         """Return the slots of the active jobs in order of arrival."""
-        slots = np.array(self.order, dtype=np.int64)
-        if len(slots) != self.active:
+        slots = self.order[: self.listed]
+        if self.listed != self.active:
             slots = slots[self.alive[slots]]
-            self.order = slots.tolist()
+            self.listed = len(slots)
+            self.order[: self.listed] = slots
             self.free_slots.extend(self.retired)
             self.retired.clear()
-        return slots
+        return slots.copy()
 
     # ------------------------------------------------------------- progress
 

@@ -105,7 +105,7 @@ class World:
         gpus = sum(mask.bit_count() for _, mask in taken)
         run = Run(self.next_run, mode, list(slots), gpus, gpu_type, taken, now, now + switch, segment_s=now)
         run.sources = dict(sources or {})
-        run.merged = len(slots) > 1
+        run.began_as, run.merged = mode, len(slots) > 1
         self.next_run += 1
         self.runs[run.id] = run
         if mode != "solo":
@@ -288,7 +288,7 @@ class World:
                 head.model, self.cluster.types[run.gpu_type], True
             )
             self._occupy(run, run.slots[0], now)
-        if len(run.slots) == 1 and not run.probing:
+        if len(run.slots) == 1:
             self._alone(run)
         self._set_rates(run, now)
 
@@ -352,7 +352,7 @@ class World:
             return
         serials = self.store.columns.data["serial"]
         members = {*run.before, *run.slots}
-        self.rejected.add((run.mode, frozenset(int(serials[s]) for s in members)))
+        self.rejected.add((run.began_as, frozenset(int(serials[s]) for s in members)))
         mode_before = run.before[slot]
         run.ratio.pop(slot, None)
         self.stop(run, now, "split")
