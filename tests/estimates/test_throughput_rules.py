@@ -207,3 +207,36 @@ def test_the_predictor_is_asked_only_where_rows_are_silent() -> None:
     assert estimates(rows, Guess()).largest_count(KEY, "A", 64) == 64
     assert estimates(rows).largest_count(KEY, "A", 64) == 2
     assert estimates(rows, Guess(), measured_only=True).largest_count(KEY, "A", 64) == 2
+
+
+def test_many_questions_are_answered_like_few():
+    import numpy as np
+
+    from ymir_opt.domain.snapshot import ThroughputRow
+    from ymir_opt.estimates.protocols import ThroughputKey
+    from ymir_opt.estimates.throughput import ThroughputTable
+
+    table = ThroughputTable(
+        [
+            ThroughputRow(
+                foundation_model="m",
+                gpu_type="T",
+                gpus=gpus,
+                batch_size=batch,
+                samples_per_s=batch**0.5 * gpus**0.7,
+                memory_gib=None if batch == 16 else float(batch),
+            )
+            for gpus in (2, 4, 8)
+            for batch in (8, 16, 64)
+        ]
+    )
+    rng = np.random.default_rng(1)
+    for counts, batches in (((1, 20), (1, 200)), ((0, 3), (5, 10**9))):
+        gpus, batch = rng.integers(*counts, 5000), rng.integers(*batches, 5000)
+        many = table.lookup(ThroughputKey("m", None, ""), "T", gpus, batch)
+        few = [
+            table.lookup(ThroughputKey("m", None, ""), "T", gpus[i : i + 500], batch[i : i + 500])
+            for i in range(0, 5000, 500)
+        ]
+        for answer, parts in zip(many, zip(*few, strict=True), strict=True):
+            np.testing.assert_array_equal(answer, np.concatenate(parts))

@@ -26,6 +26,7 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 SINGLE_COUNT_EXPONENT = 0.8
+FEW = 1000
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,17 @@ class _Curve:
         right = np.minimum(np.searchsorted(self.batch, batch, side="left"), len(self.batch) - 1)
         left = np.where(batch < self.batch[right], np.maximum(right - 1, 0), right)
         return self.predicted[left] | self.predicted[right]
+
+
+def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the distinct values, ascending, and the place of each value among them."""
+    top = int(values.max())
+    if int(values.min()) < 0 or top > 4 * len(values):
+        found, inverse = np.unique(values, return_inverse=True)
+        return found, inverse.reshape(-1)
+    present = np.zeros(top + 1, dtype=np.bool_)
+    present[values] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[values]
 
 
 class ThroughputTable:
@@ -119,8 +131,23 @@ class ThroughputTable:
         predicted : bool[k]
             Extrapolated beyond the measured counts, or from a predicted row.
         """
-        batch_f = np.asarray(batch, dtype=np.float64)
-        gpus = np.asarray(gpus, dtype=np.int64)
+        gpus, batch = np.asarray(gpus, dtype=np.int64), np.asarray(batch, dtype=np.int64)
+        if len(gpus) <= FEW:
+            return self._answer(key, gpu_type, gpus, batch)
+        # many questions about few counts and batches: answer each combination once
+        counts, row = _distinct(gpus)
+        batches, column = _distinct(batch)
+        if len(counts) * len(batches) >= len(gpus):
+            return self._answer(key, gpu_type, gpus, batch)
+        grid = np.repeat(counts, len(batches)), np.tile(batches, len(counts))
+        at = row * len(batches) + column
+        rate, memory, predicted = self._answer(key, gpu_type, *grid)
+        return rate[at], memory[at], predicted[at]
+
+    def _answer(
+        self, key: ThroughputKey, gpu_type: str, gpus: IntArray, batch: IntArray
+    ) -> tuple[FloatArray, FloatArray, BoolArray]:
+        batch_f = batch.astype(np.float64)
         rate = np.full(len(gpus), np.nan)
         memory = np.full(len(gpus), np.nan)
         predicted = np.zeros(len(gpus), dtype=np.bool_)
