@@ -1,0 +1,199 @@
+"""Pairs of jobs that the estimates can answer for: every one, or in large families those of similar rank.
+
+Jobs with equal speed or transfer figures form a *class*. Within a pair of classes only the members' work
+and importance differ, so a good partner of a job is one of similar length or similar worth. Where a mode
+has too many pairs, each class keeps its most promising partner classes (a sample is scored) and each job
+the partners near its own rank, by run time and by worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ymir_opt.candidates.limits import PoolLimits
+from ymir_opt.candidates.rules import Rules
+from ymir_opt.domain.snapshot import Mode
+from ymir_opt.formulation.evaluate import Evaluator
+
+__all__ = ["PairFinder"]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+Score = Callable[[Mode, IntArray], FloatArray]
+
+SAMPLE = 6
+
+
+class PairFinder:
+    """Finds the pairs of one mode."""
+
+    def __init__(self, evaluator: Evaluator, rules: Rules, limits: PoolLimits, worth: FloatArray) -> None:
+        self.evaluator = evaluator
+        self.rules = rules
+        self.limits = limits
+        self.worth = worth
+        self.dropped = 0
+
+    def pairs(self, mode: Mode, score: Score) -> IntArray:
+        """Return pairs that may form a group of the mode, int64[P, 2]; ordered in a sequence."""
+        classes = self._classes(mode)
+        if not classes:
+            return np.zeros((0, 2), dtype=np.int64)
+        kind = self._class(mode)
+        possible = self._possible(mode)
+        links = [
+            (a, b)
+            for a in range(len(classes))
+            for b in (range(len(classes)) if mode is Mode.SEQUENCE else range(a, len(classes)))
+            if possible[kind[classes[a][0]], kind[classes[b][0]]]
+        ]
+        sizes = [len(c) for c in classes]
+        total = sum(
+            sizes[a] * sizes[b] // (2 if a == b and mode is not Mode.SEQUENCE else 1) for a, b in links
+        )
+        if total <= self.limits.all_pairs_to:
+            found = [_product(classes[a], classes[b], same=a == b) for a, b in links]
+        else:
+            found = self._similar(mode, classes, links, score)
+        if not found:
+            return np.zeros((0, 2), dtype=np.int64)
+        pairs = np.concatenate(found)
+        if mode is not Mode.SEQUENCE:
+            pairs = np.sort(pairs, axis=1)
+        pairs = _unique(pairs[pairs[:, 0] != pairs[:, 1]], self.evaluator.jobs.count)
+        self.dropped += max(0, total - len(pairs)) if total > self.limits.all_pairs_to else 0
+        return pairs[self.rules.allowed(mode, pairs)]
+
+    # -- classes --------------------------------------------------------------------------------
+
+    def _classes(self, mode: Mode) -> list[IntArray]:
+        """Return the jobs of each class that may be in a group of the mode."""
+        jobs = self.evaluator.jobs
+        kind = self._class(mode)
+        rows = np.flatnonzero(jobs.startable & ~jobs.rigid & (kind >= 0))
+        order = rows[np.argsort(kind[rows], kind="stable")]
+        cuts = np.flatnonzero(np.diff(kind[order])) + 1
+        return [part for part in np.split(order, cuts) if len(part)]
+
+    def _class(self, mode: Mode) -> IntArray:
+        if mode in (Mode.GPU_SHARE, Mode.COLOCATE):
+            return self.evaluator.jobs.signature
+        return self.evaluator.works.task
+
+    def _possible(self, mode: Mode) -> BoolArray:
+        """Return bool[class, class]: some row (or the predictor) may answer for such a pair."""
+        evaluator = self.evaluator
+        estimates = evaluator.estimates
+        if mode in (Mode.GPU_SHARE, Mode.COLOCATE):
+            return self._colocated(mode)
+        tasks = evaluator.works.tasks
+        possible = np.zeros((len(tasks), len(tasks)), dtype=np.bool_)
+        for i, (fm, source) in enumerate(tasks):
+            for k, (other, target) in enumerate(tasks):
+                if fm != other:
+                    continue
+                if mode is Mode.SEQUENCE:
+                    found = estimates.transfer.warm_start(fm, source, target)
+                    possible[i, k] = found is not None and found.ratio < 1
+                else:
+                    possible[i, k] = (
+                        estimates.transfer.joint(fm, [source], target) is not None
+                        and estimates.transfer.joint(fm, [target], source) is not None
+                    )
+        return possible
+
+    def _colocated(self, mode: Mode) -> BoolArray:
+        estimates = self.evaluator.estimates
+        keys = self.evaluator.jobs.signature_keys
+        possible = np.zeros((len(keys), len(keys)), dtype=np.bool_)
+        if estimates.predictor is not None:
+            model = np.array([key.key.foundation_model for key in keys], dtype=np.str_)
+            possible |= (mode is Mode.GPU_SHARE) | (model[:, None] == model[None, :])
+        base: dict[tuple[object, int], list[int]] = {}
+        for i, key in enumerate(keys):
+            base.setdefault((key.key, key.batch_size), []).append(i)
+        for row, members in estimates.colocation.rows:
+            if row.mode is not mode:
+                continue
+            matching = [
+                [i for i in base.get((m.key, m.batch_size), ()) if m.task in (None, keys[i].task)]
+                for m in members
+            ]
+            for a, b in permutations(range(len(members)), 2):
+                possible[np.ix_(matching[a], matching[b])] = True
+        return possible
+
+    # -- large families -------------------------------------------------------------------------
+
+    def _similar(
+        self, mode: Mode, classes: list[IntArray], links: list[tuple[int, int]], score: Score
+    ) -> list[IntArray]:
+        length = self._run_time()
+        by_length = [c[np.argsort(length[c], kind="stable")] for c in classes]
+        by_worth = [c[np.argsort(self.worth[c], kind="stable")] for c in classes]
+        found = []
+        for a, b in self._promising(mode, by_length, links, score):
+            for ranked in (by_length, by_worth):
+                found.append(_near(ranked[a], ranked[b], self.limits.partner_ranks))
+                if a != b:
+                    found.append(_near(ranked[b], ranked[a], self.limits.partner_ranks)[:, ::-1])
+        return found
+
+    def _promising(
+        self, mode: Mode, ranked: list[IntArray], links: list[tuple[int, int]], score: Score
+    ) -> list[tuple[int, int]]:
+        """Return the links that are among the best of one of their classes, by a scored sample."""
+        samples, owner = [], []
+        for i, (a, b) in enumerate(links):
+            at = (np.arange(SAMPLE) + 0.5) / SAMPLE
+            one = ranked[a][(at * len(ranked[a])).astype(np.int64)]
+            two = ranked[b][np.minimum((at * len(ranked[b])).astype(np.int64) + (a == b), len(ranked[b]) - 1)]
+            apart = one != two
+            samples.append(np.column_stack([one[apart], two[apart]]))
+            owner.append(np.full(int(apart.sum()), i))
+        value = score(mode, np.concatenate(samples))
+        promise = np.full(len(links), -np.inf)
+        np.maximum.at(promise, np.concatenate(owner), value)
+        best: dict[int, list[int]] = {}
+        order = np.argsort(-promise, kind="stable")
+        chosen = []
+        for i in order[np.isfinite(promise[order])].tolist():
+            a, b = links[i]
+            room = min(len(best.setdefault(a, [])), len(best.setdefault(b, [])))
+            if room < self.limits.partner_classes:
+                best[a].append(i)
+                best[b].append(i)
+                chosen.append((a, b))
+        return chosen
+
+    def _run_time(self) -> FloatArray:
+        """Return each job's run time at its fastest per GPU, seconds (inf where unknown)."""
+        jobs = self.evaluator.jobs
+        return np.where(jobs.known, jobs.x, np.inf)
+
+
+def _product(one: IntArray, two: IntArray, *, same: bool) -> IntArray:
+    a, b = np.meshgrid(one, two, indexing="ij")
+    pairs = np.column_stack([a.ravel(), b.ravel()])
+    return pairs[pairs[:, 0] != pairs[:, 1]] if same else pairs
+
+
+def _near(one: IntArray, two: IntArray, reach: int) -> IntArray:
+    """Return each member of ``one`` with those of ``two`` at a similar relative rank."""
+    at = ((np.arange(len(one)) + 0.5) / len(one) * len(two)).astype(np.int64)
+    columns = []
+    for offset in range(-reach, reach + 1):
+        place = at + offset
+        inside = (place >= 0) & (place < len(two))
+        columns.append(np.column_stack([one[inside], two[place[inside]]]))
+    return np.concatenate(columns)
+
+
+def _unique(pairs: IntArray, count: int) -> IntArray:
+    code = np.unique(pairs[:, 0] * count + pairs[:, 1])
+    return np.column_stack([code // count, code % count])
