@@ -13,7 +13,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LEVELS", "clustered_radius", "logit", "platt", "radius", "sigmoid"]
+from ymir_models.logistic import fit_logistic
+
+__all__ = ["LEVELS", "clustered_radius", "logit", "platt", "radius"]
 
 FloatArray = NDArray[np.float64]
 
@@ -45,13 +47,6 @@ def clustered_radius(residuals: ArrayLike, clusters: ArrayLike, level: float) ->
     return float("inf") if position >= len(absolute) else float(absolute[order[position]])
 
 
-def sigmoid(value: ArrayLike) -> FloatArray:
-    """Return 1/(1+exp(-x)) without overflow."""
-    x = np.clip(np.asarray(value, dtype=np.float64), -500.0, 500.0)
-    result: FloatArray = 1.0 / (1.0 + np.exp(-x))
-    return result
-
-
 def logit(probability: ArrayLike) -> FloatArray:
     """Return log(p/(1-p)) with p kept off 0 and 1."""
     p = np.clip(np.asarray(probability, dtype=np.float64), 1e-6, 1 - 1e-6)
@@ -69,13 +64,6 @@ def platt(truth: ArrayLike, score: ArrayLike) -> tuple[float, float]:
     n1, n0 = int(y.sum()), int((~y).sum())
     target = np.where(y, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
     x = np.column_stack([s, np.ones_like(s)])
-    w = np.array([0.0, math.log((n1 + 1) / (n0 + 1))])
-    for _ in range(100):
-        p = sigmoid(x @ w)
-        gradient = x.T @ (p - target) + 1e-6 * w
-        hessian = (x * (p * (1 - p))[:, None]).T @ x + 1e-6 * np.eye(2)
-        step = np.linalg.solve(hessian, gradient)
-        w = w - step * min(1.0, 5.0 / max(1e-12, float(np.abs(step).max())))
-        if float(np.abs(step).max()) < 1e-10:
-            break
+    start = np.array([0.0, math.log((n1 + 1) / (n0 + 1))])
+    w = fit_logistic(x, target, np.full(2, 1e-6), start)
     return float(w[0]), float(w[1])

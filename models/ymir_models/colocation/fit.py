@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ymir_models.colocation.data import PairRows
 from ymir_models.colocation.model import Hyper, PairModel, family_kernel, pair_kernel, smooth_kernel
-from ymir_models.conformal import LEVELS, radius, sigmoid
+from ymir_models.conformal import LEVELS, radius
+from ymir_models.logistic import fit_logistic
 
 __all__ = ["GRID", "additive", "fit_pairs"]
 
@@ -132,17 +133,10 @@ def _fit_load(rows: PairRows, length: float) -> tuple[FloatArray, float]:
     smooth = smooth_kernel(rows.family, rows.log_batch, rows.family, rows.log_batch, length)
     single = np.concatenate([smooth, rows.log_batch[:, None]], axis=1)
     design = np.concatenate([single[rows.first] + single[rows.second], np.ones((len(rows), 1))], axis=1)
-    penalty = np.diag(np.append(np.full(n + 1, RIDGE), 1e-6))
-    weights = np.zeros(n + 2)
-    weights[-1] = math.log(truth.mean() / (1 - truth.mean()))
-    for _ in range(100):
-        p = sigmoid(design @ weights)
-        gradient = design.T @ (p - truth) + penalty @ weights
-        hessian = (design.T * (p * (1 - p))) @ design + penalty
-        step = np.linalg.solve(hessian, gradient)
-        weights = weights - step * min(1.0, 5.0 / max(1e-12, float(np.abs(step).max())))
-        if float(np.abs(step).max()) < 1e-9:
-            break
+    penalty = np.append(np.full(n + 1, RIDGE), 1e-6)
+    start = np.zeros(n + 2)
+    start[-1] = math.log(truth.mean() / (1 - truth.mean()))
+    weights = fit_logistic(design, truth, penalty, start)
     return weights[:-1], float(weights[-1])
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_models.artefact import Fields
-from ymir_models.conformal import sigmoid
+from ymir_models.logistic import sigmoid
 from ymir_opt.estimates.protocols import ThroughputKey
 
 __all__ = ["Hyper", "PairModel", "family_kernel", "pair_kernel", "smooth_kernel"]

@@ -1,0 +1,1 @@
+"""Samples to target from a partial learning curve."""
