@@ -137,7 +137,7 @@ def test_a_late_relaxation_still_bounds() -> None:
 
 
 def test_large_models_are_filtered_and_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = packing_model(2, jobs=30, columns=1700, capacity=20)
+    model = packing_model(2, jobs=30, columns=900, capacity=20)
     assert model.variables >= highs.FILTER_FROM
     filtered_result = registry.get("highs").solve(model)
     monkeypatch.setattr(highs, "FILTER_FROM", 10**9)

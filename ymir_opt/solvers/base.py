@@ -89,7 +89,7 @@ class SolveResult:
     bound : int or None
         Lower bound on every feasible objective in quanta, offset included; None where unknown.
     stopped_by : StoppedBy
-        What ended the solve.
+        What ended the solve; ``heuristic`` where the solver failed and only a point is left.
     note : str
         What else a reader of the plan should know; empty in the ordinary case.
     """
@@ -213,7 +213,7 @@ def conclude(
         if len(rounded) != model.variables or len(model.violated(rounded)):
             note = _join(note, "the solver's point breaks the integer model and was dropped")
             if verdict is Verdict.PROVEN:
-                verdict, stopped_by = Verdict.STOPPED, StoppedBy.GAP
+                verdict, stopped_by = Verdict.STOPPED, StoppedBy.HEURISTIC
         elif x is None or model.objective(rounded) <= model.objective(x):
             x = rounded
     if verdict is Verdict.INFEASIBLE and x is None:
@@ -221,10 +221,10 @@ def conclude(
     if verdict is Verdict.INFEASIBLE:
         # A verified point refutes the claim; numerical trouble, so nothing is proven.
         note = _join(note, "the solver claims infeasibility against a verified point")
-        verdict, bound, stopped_by = Verdict.STOPPED, None, StoppedBy.GAP
+        verdict, bound, stopped_by = Verdict.STOPPED, None, StoppedBy.HEURISTIC
     lowest = _integral_bound(bound)
     if x is None:
-        return SolveResult(Status.NO_SOLUTION, None, None, lowest, stopped_by or StoppedBy.GAP, note)
+        return SolveResult(Status.NO_SOLUTION, None, None, lowest, stopped_by or StoppedBy.HEURISTIC, note)
     objective = model.objective(x)
     if verdict is Verdict.PROVEN:
         proven = objective - limits.gap_quanta
@@ -234,7 +234,7 @@ def conclude(
     if lowest is not None and objective - lowest <= limits.gap_quanta:
         by = StoppedBy.OPTIMALITY if lowest == objective else StoppedBy.GAP
         return SolveResult(Status.OPTIMAL, x, objective, lowest, by, note)
-    return SolveResult(Status.FEASIBLE, x, objective, lowest, stopped_by or StoppedBy.GAP, note)
+    return SolveResult(Status.FEASIBLE, x, objective, lowest, stopped_by or StoppedBy.HEURISTIC, note)
 
 
 def trivial(model: LinearModel, incumbent: IntArray | None) -> SolveResult | None:

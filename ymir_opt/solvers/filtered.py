@@ -37,8 +37,8 @@ BoolArray = NDArray[np.bool_]
 Whole = Callable[[LinearModel, IntArray | None, Limits, int, Progress | None], SolveResult]
 """Solves a model as it is: (model, incumbent, limits, seed, progress)."""
 
-LEAST_COLUMNS = 1000
-COLUMNS_PER_ROW = 6
+LEAST_COLUMNS = 300
+COLUMNS_PER_ROW = 4
 GROWTH = 4
 
 

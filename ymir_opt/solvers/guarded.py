@@ -153,7 +153,7 @@ def _collect(
         verdict=Verdict.STOPPED,
         point=point,
         bound=bound,
-        stopped_by=StoppedBy.WALL_CLOCK if code is None else StoppedBy.GAP,
+        stopped_by=StoppedBy.WALL_CLOCK if code is None else StoppedBy.HEURISTIC,
         note=note,
     )
 

@@ -13,7 +13,7 @@ from ymir_opt.solvers.highs_core import solve_whole
 __all__ = ["FILTER_FROM", "HighsBackend", "make"]
 
 IntArray = NDArray[np.int64]
-FILTER_FROM = 1500
+FILTER_FROM = 600
 """Number of variables from which columns are filtered first."""
 
 
