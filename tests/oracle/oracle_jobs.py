@@ -288,14 +288,12 @@ class Jobs:
                 {j: self.left[j][0] for j in run.holders}, {j: self.left[j][1] for j in run.holders}, rates
             )
             self.keep_finish.append(finish)
-            if not run.stays:
-                continue
             first = rates(run.holders, None)
             for j in run.holders:
                 job = self.jobs[j]
                 if job.last_checkpoint_samples is not None and first[j]:
                     self.lost[j] = (job.done_samples - job.last_checkpoint_samples) / first[j]
-            if finish is None:
+            if finish is None or not run.stays:
                 continue
             for j in run.holders:
                 cold, _ = self.rows.switch(self.jobs[j], run.gpu_type)

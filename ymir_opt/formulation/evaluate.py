@@ -396,11 +396,12 @@ class Evaluator:
 
     @cached_property
     def lost_s(self) -> FloatArray:
-        """Seconds of work since the last checkpoint that a stop throws away, float64[J] (0 if unknown)."""
+        """Seconds of work since the last checkpoint that a stop throws away, float64[J] (0 if unknown).
+
+        Also where the node is gone: whoever restarts the job has that work to do again.
+        """
         lost = np.zeros(self.jobs.count)
         for group in self.instance.running:
-            if not group.keepable:
-                continue
             rate = self._kept_rate_array(group)
             for k, j in enumerate(group.holders):
                 job = self.instance.jobs[j]
