@@ -61,7 +61,7 @@ def capacity_rows(
 
     For every domain without a model:
     ``sum_{c in C(D) new} g_c x_c + sum_{c keep} a_{r(c)}(D) x_c <= |D|``
-    (`solver.md`, Formulation: one capacity row per class; classes of a type are nested).
+    Classes of a type are nested: who needs less memory may use GPUs with more.
     """
     _gpu_rows(builder, instance, available, table, x, warm=False, family="capacity")
 
@@ -73,7 +73,7 @@ def resident_rows(
 
     For every domain with a model:
     ``sum_{c in C(D) warm} g_c x_c + sum_{c keep} a_{r(c)}(D) x_c <= |D|``
-    (`solver.md`, Formulation: a warm start is bounded by a row of resident free GPUs).
+    A warm start needs the model on every GPU; a cold one may take any GPU.
     """
     _gpu_rows(builder, instance, available, table, x, warm=True, family="resident")
 

@@ -1,8 +1,8 @@
 """From shapes to parts: what one node must give, on how many nodes, in which splits.
 
 A *part* is what a group takes from one node; it is written as a `Shape` with that many GPUs and
-no workers. A gang lies on the fewest nodes ``k`` that could hold it if all ready nodes were empty
-(`contract.md`, invariant 3). Two parts of one gang never fit on one node together: otherwise
+no workers. A gang lies on the fewest nodes ``k`` that could hold it if all ready nodes were empty.
+Two parts of one gang never fit on one node together: otherwise
 ``k - 1`` nodes could hold the gang. So the parts of a gang are placed independently of each other.
 """
 

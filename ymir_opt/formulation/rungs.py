@@ -1,4 +1,4 @@
-"""Node-shape rungs: blocks of GPUs that must lie on one node (`solver.md`, Placement on nodes)."""
+"""Node-shape rungs: blocks of GPUs that must lie on one node (docs/placement.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rung_rows(
     the kept GPUs on ``n``:
     ``sum_{c in C(D)} b_c(B) x_c <= sum_n floor((f_n - K_n) / B)``.
     It holds for parts of any size since ``sum floor(p / B) <= floor(sum p / B)``, and is exact for
-    parts that are powers of two on GPUs of one kind (`solver.md`, Placement on nodes).
+    parts that are powers of two on GPUs of one kind (proof in docs/placement.md).
     The floor is linear in the keep columns of a node where at most one of its groups holds a count
     that ``B`` does not divide; the other nodes get an integer ``s`` with ``B s + K_n <= f_n``.
     Whole-node shapes also count the nodes of each size that are entirely free. Columns whose shape
