@@ -227,7 +227,9 @@ def conclude(
         return SolveResult(Status.NO_SOLUTION, None, None, lowest, stopped_by or StoppedBy.HEURISTIC, note)
     objective = model.objective(x)
     if verdict is Verdict.PROVEN:
-        proven = objective - limits.gap_quanta
+        # a bound less than a quantum away proves as much as a run that asked for gap 0
+        closed = bound is not None and bound > objective - 0.5
+        proven = objective if closed else objective - limits.gap_quanta
         lowest = proven if lowest is None else max(lowest, proven)
     if lowest is not None:
         lowest = min(lowest, objective)
