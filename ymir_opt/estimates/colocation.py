@@ -35,7 +35,15 @@ class ColocationTable:
         for row, members in self.rows:
             base = tuple(sorted(((m.key, m.batch_size) for m in members), key=_order))
             self._by_base[row.mode, row.gpu_type, row.gpus, base].append((row, members))
+        self._by_task = predictor is not None or any(
+            member.task is not None for _, members in self.rows for member in members
+        )
         self._cache: dict[tuple[Mode, str, int, tuple[MemberKey, ...]], Colocation | None] = {}
+
+    @property
+    def by_task(self) -> bool:
+        """Whether the members' tasks can matter to an answer."""
+        return self._by_task
 
     def lookup(self, mode: Mode, gpu_type: str, gpus: int, members: Sequence[MemberKey]) -> Colocation | None:
         """Return the group's speed ratios in the order of ``members``, or None where unknown.

@@ -89,6 +89,7 @@ class GroupSpeeds:
             + [np.nan]
         )
 
+        self._speeds: dict[tuple[int, ...], tuple[float, float, float]] = {}
         self._known: dict[Mode, dict[tuple[int, ...], Colocation | None]] = {mode: {} for mode in Mode}
 
     def alone(self, members: IntArray, types: IntArray, gpus: IntArray) -> FloatArray:
@@ -162,22 +163,31 @@ class GroupSpeeds:
         total = batch.sum(axis=1)
         lead = np.argmax(active, axis=1)
         key = self.key[safe[np.arange(len(members)), lead]]
-        rate, memory = np.full(len(members), np.nan), np.full(len(members), np.nan)
-        predicted = np.zeros(len(members), np.bool_)
-        pairs, inverse = unique_rows(np.column_stack([key, types]))
-        for i, (k, t) in enumerate(pairs):
-            rows = np.flatnonzero(inverse == i)
-            if k < 0:
-                continue
-            rate[rows], memory[rows], predicted[rows] = self.jobs.estimates.throughput(
-                self.keys[k],
-                self.jobs.instance.types[t],
-                gpus[rows],
-                total[rows],
-            )
+        asked, inverse = unique_rows(np.column_stack([key, types, gpus, total]))
+        answer = self._joint_speeds(asked)
+        rate, memory, predicted = answer[inverse, 0], answer[inverse, 1], answer[inverse, 2] == 1.0
         with np.errstate(divide="ignore", invalid="ignore"):
             each = rate[:, None] * batch / np.maximum(total, 1)[:, None]
         return np.where(active, each, np.nan), memory, predicted
+
+    def _joint_speeds(self, asked: IntArray) -> FloatArray:
+        """Return [M, 3] samples/s, memory and predicted (0 or 1) of (key, type, GPUs, batch), remembered."""
+        rows = [tuple(row) for row in asked.tolist()]
+        missing: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        for row in rows:
+            if row not in self._speeds and row[0] >= 0:
+                missing.setdefault(row[:2], []).append(row)
+        for (k, t), group in missing.items():
+            found = self.jobs.estimates.throughput(
+                self.keys[k],
+                self.jobs.instance.types[t],
+                np.array([row[2] for row in group], dtype=np.int64),
+                np.array([row[3] for row in group], dtype=np.int64),
+            )
+            for i, row in enumerate(group):
+                self._speeds[row] = (float(found[0][i]), float(found[1][i]), float(found[2][i]))
+        unknown = (np.nan, np.nan, 0.0)
+        return np.array([self._speeds.get(row, unknown) for row in rows], dtype=np.float64).reshape(-1, 3)
 
     def rate_function(self, mode: Mode, members: IntArray, types: IntArray, gpus: IntArray) -> RateFunction:
         """Return the rates of a mode as `run_times` asks for them."""

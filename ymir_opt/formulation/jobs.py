@@ -342,11 +342,15 @@ class JobTable:
 
     @cached_property
     def member_keys(self) -> tuple[MemberKey | None, ...]:
-        """What each job's co-located speed depends on; None for jobs without a model."""
+        """What each job's co-located speed depends on; None for jobs without a model.
+
+        Tasks only where some row (or a predictor) tells them apart: fewer kinds of jobs to ask about.
+        """
+        tasks = self.estimates.colocation.by_task
         return tuple(
             None
             if job.foundation_model is None or job.batch_size is None or self.rigid[i]
-            else MemberKey(_key(job), job.batch_size, job.task)
+            else MemberKey(_key(job), job.batch_size, job.task if tasks else None)
             for i, job in enumerate(self.instance.jobs)
         )
 

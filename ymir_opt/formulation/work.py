@@ -93,6 +93,7 @@ class WorkModel:
         )
         self.tasks = tuple(rows)
         self.adapters = instance.snapshot.adapters
+        self._joint_rows: dict[tuple[int, ...], FloatArray] = {}
 
     @cached_property
     def _starts(self) -> dict[str, FloatArray]:
@@ -218,21 +219,31 @@ class WorkModel:
         tasks = np.where(present, self.task[np.where(present, members, 0)], -1)
         groups, inverse = unique_rows(tasks)
         out = np.full((5, *groups.shape), np.nan)
-        for i, row in enumerate(groups):
-            # jobs without a task pad like absent members, but make the group unknown below
-            names = [int(task) for task in row if task >= 0]
-            for k, target in enumerate(row):
-                if target < 0:
-                    continue
-                fm, name = self.tasks[target]
-                others = list(names)
-                others.remove(int(target))
-                if any(self.tasks[other][0] != fm for other in others) or not others:
-                    continue
-                found = self.jobs.estimates.transfer.joint(fm, [self.tasks[o][1] for o in others], name)
-                if found is not None:
-                    out[:, i, k] = (found.ratio, found.low, found.high, found.p_benefit, found.predicted)
+        for i, row in enumerate(groups.tolist()):
+            out[:, i, :] = self._joint_row(tuple(row))
         return out[:, inverse, :]
+
+    def _joint_row(self, row: tuple[int, ...]) -> FloatArray:
+        """Return [5, K] of one tuple of tasks (-1 pads), remembered."""
+        known = self._joint_rows.get(row)
+        if known is not None:
+            return known
+        out = np.full((5, len(row)), np.nan)
+        # jobs without a task pad like absent members, but make the group unknown below
+        names = [task for task in row if task >= 0]
+        for k, target in enumerate(row):
+            if target < 0:
+                continue
+            fm, name = self.tasks[target]
+            others = list(names)
+            others.remove(target)
+            if any(self.tasks[other][0] != fm for other in others) or not others:
+                continue
+            found = self.jobs.estimates.transfer.joint(fm, [self.tasks[o][1] for o in others], name)
+            if found is not None:
+                out[:, k] = (found.ratio, found.low, found.high, found.p_benefit, found.predicted)
+        self._joint_rows[row] = out
+        return out
 
 
 def _fill(table: dict[str, FloatArray], at: tuple[int, int], found: WorkRatio) -> None:
