@@ -99,6 +99,7 @@ class Model(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
+        defer_build=True,
         strict=True,
         extra="forbid",
         allow_inf_nan=False,
