@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ymir_opt.candidates import PoolLimits, generate
+from ymir_opt.candidates import Generator, Pool, PoolLimits
 from ymir_opt.domain.documents import snapshot_sha256
 from ymir_opt.domain.errors import InputError, NotFoundError, SolverError
 from ymir_opt.domain.outcome import outcome
@@ -26,7 +26,7 @@ from ymir_opt.formulation.parameters import Parameters
 from ymir_opt.formulation.quota import QuotaTable
 from ymir_opt.planner.assemble import Proof, assemble
 from ymir_opt.planner.carry import OUTCOME_LABEL, carried, resumed
-from ymir_opt.planner.profiling import reserve
+from ymir_opt.planner.profiling import Reservation, reserve
 from ymir_opt.planner.search import Outcome, Round, search
 from ymir_opt.planner.selection import Selection
 from ymir_opt.solvers import registry
@@ -112,7 +112,7 @@ def solve(
         previous=previous,
         estimates=estimates,
         measured_only=measured_only,
-        limits=PoolLimits(exhaustive_below=10**9) if prove_global else PoolLimits(),
+        limits=PoolLimits(exhaustive_below=10**9) if prove_global else None,
         seed=seed,
     )
 
@@ -146,9 +146,7 @@ def plan_round(
     quotas = QuotaTable(evaluator.instance)
     digest = snapshot_sha256(snapshot)
     reservation = reserve(evaluator, quotas, previous)
-    pool = generate(evaluator, limits, merge=merge)
-    table = pool.table.take(np.flatnonzero(quotas.allowed(pool.table)))
-    work = Round(evaluator, table, quotas, reservation.available, reservation.charged)
+    pool, work = _pool(evaluator, quotas, reservation, limits, merge=merge, backend=backend)
     continued = resumed(previous, digest)
     fallback = carried(work, fill_idle=not continued)
     name = _backend_name(backend, len(snapshot.jobs))
@@ -174,6 +172,38 @@ def plan_round(
     after = snapshot_sha256(outcome(snapshot, plan, compare_hash=False))
     solver = plan.solver.model_copy(update={"wall_s": time.perf_counter() - began})
     return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
+
+
+def _pool(
+    evaluator: Evaluator,
+    quotas: QuotaTable,
+    reservation: Reservation,
+    limits: PoolLimits | None,
+    *,
+    merge: bool,
+    backend: str,
+) -> tuple[Pool, Round]:
+    """Return the candidate columns: enumerated, then priced again with the duals of their relaxation."""
+
+    def round_of(pool: Pool) -> Round:
+        table = pool.table.take(np.flatnonzero(quotas.allowed(pool.table)))
+        return Round(evaluator, table, quotas, reservation.available, reservation.charged)
+
+    generator = Generator(evaluator, limits, merge=merge)
+    pool = generator.first()
+    for _ in range(generator.passes if backend not in HEURISTICS else 0):
+        from ymir_opt.candidates.prices import dual_prices
+        from ymir_opt.solvers.lp import relax
+
+        stated = round_of(pool).model()
+        relaxed = relax(stated.model)
+        if relaxed is None:
+            break
+        before = len(pool.table)
+        pool = generator.again(pool, dual_prices(stated, relaxed.row_duals, len(evaluator.instance.types)))
+        if len(pool.table) <= before:
+            break
+    return pool, round_of(pool)
 
 
 def _backend_name(backend: str, jobs: int) -> str:
