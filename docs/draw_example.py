@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ymir_opt import Plan, Snapshot, solve
 from ymir_opt.domain.documents import parse_snapshot
-from ymir_opt.domain.plan import ActionKind, SolverStatus
+from ymir_opt.domain.plan import ActionKind, GapScope, SolverStatus
 from ymir_opt.domain.snapshot import JobState, Mode, Node, NodeState
 
 DOCS = Path(__file__).resolve().parent
@@ -162,7 +162,8 @@ def draw(snapshot: Snapshot, plan: Plan) -> str:
     bottom = TOP + len(nodes) * ROW
     width, height = 2 * PANEL_W + 8, bottom + 84
     solver = plan.solver
-    proof = "proven optimal" if solver.status is SolverStatus.OPTIMAL else f"by {solver.backend}"
+    scope = "proven optimal" if solver.gap_scope is GapScope.GLOBAL else "optimal among all candidates"
+    proof = scope if solver.status is SolverStatus.OPTIMAL else f"by {solver.backend}"
     title = f"{len(snapshot.jobs)} jobs, {plan.metrics.gpus_total} GPUs, one round, {proof}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
