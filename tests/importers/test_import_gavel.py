@@ -201,3 +201,22 @@ def test_published_pairs(data_dir, tmp_path):
     assert len(names) == 26
     assert ordered == 26 * 26 - 40
     assert statistics.median(sum(r.speed_ratio) for r in rows) == pytest.approx(1.37, abs=0.03)
+
+
+@pytest.mark.data
+def test_a_published_trace_is_planned_with_measured_pairs_only(data_dir):
+    from ymir_opt.planner import solve
+    from ymir_opt.verify import check
+
+    snapshot = import_gavel(str(data_dir / "gavel" / "traces_physical" / "minimize_makespan.trace")).document
+    plan = solve(snapshot)
+    assert check(snapshot, plan) == []
+    model = {job.id: (job.foundation_model, job.batch_size) for job in snapshot.jobs}
+    measured = {
+        (row.gpu_type, tuple(sorted((m.foundation_model, m.batch_size) for m in row.members)))
+        for row in snapshot.profiles.colocation
+    }
+    shared = [group for group in plan.groups if group.mode is Mode.GPU_SHARE]
+    assert shared
+    for group in shared:
+        assert (group.gpu_type, tuple(sorted(model[name] for name in group.jobs))) in measured
