@@ -25,7 +25,7 @@ def trace(times: list[float], **fields: float) -> Workload:
     st.lists(st.floats(0, 1e6), min_size=1, max_size=40),
     st.integers(1, 1000),
     st.floats(-1e6, 1e6),
-    st.none() | st.floats(1.0, 1e6),
+    st.none() | st.floats(2e4, 1e6),
 )
 def test_blocks_keep_the_clock_and_the_jobs(
     times: list[float], seed: int, offset: float, block: float | None
@@ -81,6 +81,8 @@ def test_bad_seeds_and_blocks_are_refused() -> None:
     for block in (0.0, -3.0, float("nan")):
         with pytest.raises(InputError, match="length"):
             bootstrap(trace([0.0]), 1, block)
+    with pytest.raises(InputError, match="blocks"):
+        bootstrap(trace([0.0, 1e9]), 1, 1.0)
     empty = trace([])
     assert list(bootstrap(empty, 3).jobs()) == []
 

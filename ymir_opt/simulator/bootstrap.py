@@ -20,6 +20,7 @@ __all__ = ["DEFAULT_BLOCKS", "bootstrap", "interval"]
 
 DEFAULT_BLOCKS = 12
 """Blocks that a trace is made of unless a length is given."""
+_MOST_BLOCKS = 100_000
 
 
 def bootstrap(workload: Workload, seed: int, block_s: float | None = None) -> Workload:
@@ -40,7 +41,7 @@ def bootstrap(workload: Workload, seed: int, block_s: float | None = None) -> Wo
     Raises
     ------
     InputError
-        The seed is negative, or the length not positive.
+        The seed is negative, or the length not positive or so short that there are too many blocks.
     """
     if seed < 0:
         raise InputError("--seeds", f"{seed} is negative", "use seeds from 0 on")
@@ -57,6 +58,10 @@ def bootstrap(workload: Workload, seed: int, block_s: float | None = None) -> Wo
     # The gap after the last job, so that the end of the trace does not collide with its begin.
     span += span / (len(jobs) - 1) if len(jobs) > 1 and span > 0 else 1.0
     length = min(block_s if block_s is not None else span / DEFAULT_BLOCKS, span)
+    if span / length > _MOST_BLOCKS:
+        raise InputError(
+            "block", f"{length:g} s cuts the trace into {span / length:.3g} blocks", f"at most {_MOST_BLOCKS}"
+        )
     rng = np.random.default_rng([seed, 0xB10C])
     drawn: list[TraceJob] = []
     copies: dict[str, int] = {}
