@@ -105,6 +105,13 @@ class PairFinder:
                         estimates.transfer.joint(fm, [source], target) is not None
                         and estimates.transfer.joint(fm, [target], source) is not None
                     )
+        if mode is Mode.JOINT:
+            # a group may have a row of its own where its pairs have none: what is lost is then counted
+            row_of = {task: i for i, task in enumerate(tasks)}
+            for fm, names in estimates.transfer.measured_together():
+                rows = [row_of[fm, name] for name in names if (fm, name) in row_of]
+                if len(rows) == len(names):
+                    possible[np.ix_(rows, rows)] = True
         return possible
 
     def _colocated(self, mode: Mode) -> BoolArray:

@@ -171,6 +171,7 @@ class SetFinder:
         width = self.limits.partners_per_job
         out = np.full((self.evaluator.jobs.count, width), -1, dtype=np.int64)
         top = order[rank < width]
+        self.expander.dropped += len(order) - len(top)
         out[one[top], rank[rank < width]] = two[top]
         return out
 
