@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ymir_opt.domain.plan import Action, ActionKind, Group, Plan
-from ymir_opt.domain.snapshot import Job, JobState, Mode, Node, NodeState, Queue, RunningGroup, Snapshot
+from ymir_opt.domain.snapshot import (
+    CompletedAdapter,
+    Job,
+    JobState,
+    Mode,
+    Node,
+    NodeState,
+    Queue,
+    RunningGroup,
+    Snapshot,
+)
 
 __all__ = ["Facts", "Gpu", "Held", "Placed", "gpu_list"]
 
@@ -247,6 +257,11 @@ class Facts:
             for name, action in self.actions.items()
             if action.action is ActionKind.PROFILE and action.to is not None
         }
+
+    @cached_property
+    def adapters(self) -> dict[str, CompletedAdapter]:
+        """Completed adapters by id."""
+        return {adapter.id: adapter for adapter in self.snapshot.adapters}
 
     # -- priority -------------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from itertools import accumulate
+from typing import Any, NamedTuple
 
 from ymir_opt.domain.base import short
-from ymir_opt.domain.snapshot import Job, Mode, Node, NodeState, Parallelism
+from ymir_opt.domain.snapshot import Job, Mode, NodeState, Parallelism
 from ymir_opt.verify.devices import SLACK, host_use
 from ymir_opt.verify.facts import Facts, Placed
 from ymir_opt.verify.memory import MemoryNeeds
@@ -19,7 +20,7 @@ __all__ = ["allowed_counts", "gangs"]
 
 def gangs(facts: Facts, needs: MemoryNeeds) -> Iterator[Violation]:
     """Yield every group with a wrong number of GPUs, or on more nodes than needed."""
-    fewest: dict[object, int] = {}
+    fewest: dict[object, Any] = {}
     for placed in facts.placed:
         group = placed.group
         if len(placed.gpus) != group.gpus:
@@ -73,7 +74,7 @@ def _counts(placed: Placed) -> Iterator[str]:
 
 
 def _nodes(
-    facts: Facts, placed: Placed, needs: MemoryNeeds, fewest: dict[object, int]
+    facts: Facts, placed: Placed, needs: MemoryNeeds, fewest: dict[object, Any]
 ) -> Iterator[Violation]:
     place = f"{placed.place}.placement"
     used = Counter(node for node, _ in placed.gpus)
@@ -109,7 +110,7 @@ def _nodes(
         )
 
 
-def _fewest(facts: Facts, placed: Placed, need: float | None, whole: bool, cache: dict[object, int]) -> int:
+def _fewest(facts: Facts, placed: Placed, need: float | None, whole: bool, cache: dict[object, Any]) -> int:
     """Return the fewest nodes that could hold a gang if all were empty; 0 if none could."""
     selector: dict[str, str] = {}
     for job in placed.members:
@@ -118,24 +119,56 @@ def _fewest(facts: Facts, placed: Placed, need: float | None, whole: bool, cache
     gpus = placed.group.gpus
     key = (placed.group.gpu_type, gpus, need, whole, tuple(sorted(selector.items())), cpus, host)
     if key not in cache:
-        sizes = [
-            size
-            for node in facts.nodes.values()
-            if node.gpu_type == placed.group.gpu_type
-            and node.state is NodeState.READY
-            and facts.matches(node, selector)
-            and (size := _capacity(facts, node, need, whole, cpus, host)) > 0
-        ]
+        sizes = Counter[int]()
+        for kind, count in _node_kinds(facts, placed.group.gpu_type, selector, cache).items():
+            sizes[_capacity(kind, need, whole, cpus, host)] += count
+        del sizes[0]
         cache[key] = _fewest_whole(sizes, gpus) if whole else _fewest_any(sizes, gpus)
-    return cache[key]
+    found: int = cache[key]
+    return found
 
 
-def _capacity(facts: Facts, node: Node, need: float | None, whole: bool, cpus: float, host: float) -> int:
-    free = [g for g in range(node.gpus) if g not in node.unavailable_gpus]
+def _node_kinds(
+    facts: Facts, gpu_type: str, selector: dict[str, str], cache: dict[object, Any]
+) -> Counter[_NodeKind]:
+    """Return how many ready nodes of a type that match a selector there are of each kind."""
+    key = ("nodes", gpu_type, tuple(sorted(selector.items())))
+    if key not in cache:
+        cache[key] = Counter(
+            _NodeKind(
+                tuple(
+                    sorted(
+                        facts.usable_gib((node.id, g))
+                        for g in range(node.gpus)
+                        if g not in node.unavailable_gpus
+                    )
+                ),
+                node.gpus,
+                node.cpus,
+                node.host_memory_gib,
+            )
+            for node in facts.nodes.values()
+            if node.gpu_type == gpu_type and node.state is NodeState.READY and facts.matches(node, selector)
+        )
+    found: Counter[_NodeKind] = cache[key]
+    return found
+
+
+class _NodeKind(NamedTuple):
+    """Nodes that hold the same when empty: usable memory of the available GPUs, ascending, and the rest."""
+
+    usable: tuple[float, ...]
+    gpus: int
+    cpus: float | None
+    host_gib: float | None
+
+
+def _capacity(node: _NodeKind, need: float | None, whole: bool, cpus: float, host: float) -> int:
+    """Return the GPUs that a gang could use of an empty node."""
+    count = len(node.usable)
     if need is not None:
-        free = [g for g in free if facts.usable_gib((node.id, g)) >= need * (1 - SLACK)]
-    count = len(free)
-    for limit, each in ((node.cpus, cpus), (node.host_memory_gib, host)):
+        count -= bisect_left(node.usable, need * (1 - SLACK))
+    for limit, each in ((node.cpus, cpus), (node.host_gib, host)):
         if limit is not None and each > 0:
             count = min(count, math.floor(limit / each * (1 + 1e-12) + SLACK))
     if whole:
@@ -143,17 +176,21 @@ def _capacity(facts: Facts, node: Node, need: float | None, whole: bool, cpus: f
     return count
 
 
-def _fewest_any(sizes: list[int], gpus: int) -> int:
-    for count, total in enumerate(accumulate(sorted(sizes, reverse=True)), start=1):
-        if total >= gpus:
-            return count
+def _fewest_any(sizes: Counter[int], gpus: int) -> int:
+    """Fewest of these nodes (size: how many) that together have ``gpus``; 0 if they do not suffice."""
+    nodes, left = 0, gpus
+    for size in sorted(sizes, reverse=True):
+        used = min(sizes[size], -(-left // size))
+        nodes, left = nodes + used, left - used * size
+        if left <= 0:
+            return nodes
     return 0
 
 
-def _fewest_whole(sizes: list[int], gpus: int) -> int:
+def _fewest_whole(sizes: Counter[int], gpus: int) -> int:
     """Fewest of these nodes whose sizes sum to exactly ``gpus``; 0 if none do."""
     best = {0: 0}
-    for size, count in Counter(sizes).items():
+    for size, count in sizes.items():
         wider = dict(best)
         for total, nodes in best.items():
             for used in range(1, min(count, (gpus - total) // size) + 1):

@@ -86,9 +86,9 @@ def _shared(facts: Facts, placed: Placed) -> Iterator[str]:
     if mode is Mode.JOINT:
         if len({(job.peft_type, job.config) for job in members}) > 1:
             yield "joint members of different peft_type or config"
-        together = any(
-            held.mode is Mode.JOINT and {job.id for job in members} <= set(held.holders)
-            for held in facts.held
+        now = facts.holds.get(members[0].id)
+        together = (
+            now is not None and now.mode is Mode.JOINT and {job.id for job in members} <= set(now.holders)
         )
         begun = [job for job in members if job.done_samples > 0]
         if begun and not together:
@@ -99,7 +99,6 @@ def _shared(facts: Facts, placed: Placed) -> Iterator[str]:
 
 
 def _starts(facts: Facts, placed: Placed) -> Iterator[str]:
-    adapters = {adapter.id: adapter for adapter in facts.snapshot.adapters}
     order = placed.group.jobs
     for name, source in placed.group.starts_from.items():
         job = facts.jobs.get(name)
@@ -114,7 +113,7 @@ def _starts(facts: Facts, placed: Placed) -> Iterator[str]:
             if placed.group.mode is not Mode.SEQUENCE or at == 0 or order[at - 1] != source.job:
                 yield f"job {short(name)} starts from job {short(source.job)}, which does not run before it"
             continue
-        adapter = adapters.get(source.adapter or "")
+        adapter = facts.adapters.get(source.adapter or "")
         if adapter is None:
             yield f"{short(source.adapter)} is not an adapter of the snapshot"
             continue
