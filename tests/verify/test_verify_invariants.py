@@ -366,6 +366,16 @@ def test_back_off():
     assert "another 60 s" in messages(s, made)
 
 
+@pytest.mark.parametrize(("cap", "right"), [(None, True), (2, True), (1, False)])
+def test_profiling_stays_within_its_reserve(cap, right):
+    jobs = [job(name, 1, foundation_model=f"unheard-{name}", batch_size=1) for name in ("a", "b")]
+    s = snapshot([node("n0", 4)], jobs)
+    made = plan(s, profiled={"a": {"n0": (0,)}, "b": {"n0": (1,)}})
+    stated = ObjectiveInfo(name="any", version=1, parameters={"profile_gpus_cap": cap})
+    made = made.model_copy(update={"planner": made.planner.model_copy(update={"objective": stated})})
+    assert broken(s, made) == (set() if right else {5})
+
+
 def test_quota_limits_bind_what_starts_or_grows():
     queues = (queue("q", 2.0),)
     jobs = [job("a", 2, queue="q"), job("b", 1, queue="q")]

@@ -42,3 +42,18 @@ def limits(facts: Facts) -> Iterator[Violation]:
                     f"{placed.place}.jobs",
                     f"job {short(job.id)} may not start for another {job.not_before_s - now:.6g} s",
                 )
+    yield from _profiling(facts)
+
+
+def _profiling(facts: Facts) -> Iterator[Violation]:
+    """Yield profile actions beyond the reserve that the plan's objective states."""
+    stated = facts.plan.planner.objective
+    if stated is None or not facts.profiled or "profile_gpus_cap" not in stated.parameters:
+        return
+    cap = stated.parameters["profile_gpus_cap"]
+    if not isinstance(cap, int):
+        ready = sum(facts.ready((n.id, i)) for n in facts.nodes.values() for i in range(n.gpus))
+        cap = max(4, ready // 50)
+    used = sum(len(gpus) for gpus in facts.profiled.values())
+    if used > cap:
+        yield Violation(5, "actions", f"{used} GPUs are used for profiling, but at most {cap} may be")
