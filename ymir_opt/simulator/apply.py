@@ -259,7 +259,7 @@ def _place(
         if count != start.gpus or not cluster.can_take(given):
             raise InvalidPlanError(
                 f"policy {policy}",
-                f"places job {view.id(start.row)} on {count} GPUs for {start.gpus}, or on some that are not free",
+                f"places job {view.id(start.row)} on {count} GPUs for {start.gpus}, or on some not free",
                 "place jobs on free GPUs",
             )
         return int(cluster.type[given[0][0]]), given
