@@ -32,6 +32,7 @@ def fill(
     profiled: IntArray,
     chosen: IntArray,
     order: IntArray | None = None,
+    first: BoolArray | None = None,
 ) -> tuple[IntArray, tuple[IntArray, ...]]:
     """Return chosen columns, enlarged by what still fits, and the GPUs of each.
 
@@ -46,6 +47,8 @@ def fill(
         Columns to start from; they are placeable and within every row.
     order : int64[J], optional
         Rank of jobs for ties; by default earlier submission, then smaller id.
+    first : bool[C], optional
+        Columns to try before all others.
 
     Returns
     -------
@@ -53,7 +56,10 @@ def fill(
     gpus : tuple of int64 arrays
     """
     filler = _Filler(instance, table, quotas, available, profiled, chosen)
-    filler.add(_best_first(instance, table, filler.candidates, order))
+    ranked = _best_first(instance, table, filler.candidates, order)
+    if first is not None:
+        ranked = np.concatenate([ranked[first[ranked]], ranked[~first[ranked]]])
+    filler.add(ranked)
     filler.enlarge()
     return filler.place()
 

@@ -214,6 +214,10 @@ def _backend_name(backend: str, jobs: int) -> str:
 def _search(
     work: Round, name: str, gap: float, fallback: Selection, deadline: float | None, seed: int
 ) -> Outcome:
+    if name == "matching":
+        from ymir_opt.planner.matched import matched
+
+        return matched(work)
     if name in HEURISTICS:
         return Outcome(None, None, StoppedBy.HEURISTIC)
     backend = registry.get(name)
