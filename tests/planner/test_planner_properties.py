@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from scenario_kit import node
+from scenario_kit import job, node, share_rows, snapshot
 from strategies import random_snapshot, snapshots
 
 from ymir_opt import check, outcome, solve
 from ymir_opt.candidates import PoolLimits
 from ymir_opt.domain.plan import Plan
-from ymir_opt.domain.snapshot import Snapshot
+from ymir_opt.domain.snapshot import Mode, Sharing, Snapshot
 from ymir_opt.planner.pipeline import plan_round
 from ymir_opt.solvers import registry
 
@@ -86,6 +86,19 @@ def test_a_node_more_of_the_one_size_never_worsens_the_optimum(made: Snapshot) -
     # one quantum of each total, and the least gain for which a plan is changed
     slack = 2e-6 * abs(before.solver.objective) + 1e-6
     assert after.solver.objective <= before.solver.objective + slack
+
+
+def test_matching_starts_a_pair_and_its_bound_holds_for_pairs() -> None:
+    jobs = [job(f"j{i}", 1, hours=1 + i, sharing=Sharing.ALL) for i in range(6)]
+    rows = (share_rows(Mode.GPU_SHARE, 2, 0.9),)
+    made = snapshot([node("n0", 4)], jobs, profiles={"colocation": rows})
+    plan = solve(made, backend="matching")
+    best = solve(made, gap=0.0).solver
+    assert check(made, plan) == []
+    assert any(len(group.jobs) == 2 for group in plan.groups)
+    assert plan.solver.bound is not None
+    assert best.objective is not None
+    assert plan.solver.bound <= best.objective
 
 
 def test_names_of_all_exact_backends_are_registered() -> None:

@@ -40,10 +40,10 @@ def matched(work: Round) -> Outcome:
     pair_gain = np.zeros(len(code), dtype=np.int64)
     np.maximum.at(pair_gain, inverse, gain[~one])
     pairs = np.column_stack([code // max(jobs, 1), code % max(jobs, 1)]).astype(np.int64)
-    chosen, total = _best(jobs, solo, pairs, pair_gain)
+    rows, _, total = best_pairs(jobs, solo, pairs, pair_gain)
     keeps = np.flatnonzero(table.keep >= 0)
     first = np.zeros(len(table), dtype=np.bool_)
-    wanted = {tuple(pair) for pair in chosen.tolist()}
+    wanted = {tuple(pair) for pair in pairs[rows].tolist()}
     first[small[~one]] = [tuple(pair) in wanted for pair in members[~one].tolist()]
     columns, gpus = fill(
         instance,
@@ -58,8 +58,3 @@ def matched(work: Round) -> Outcome:
     if (table.size <= 2).all():
         bound = int(table.queued_cost.sum()) - total - int((gpu * capacity).sum())
     return Outcome(settle(work.evaluator, table, columns, gpus), bound, StoppedBy.HEURISTIC)
-
-
-def _best(jobs: int, solo: IntArray, pairs: IntArray, gain: IntArray) -> tuple[IntArray, int]:
-    chosen, _, total = best_pairs(jobs, solo, pairs, gain)
-    return chosen, total
