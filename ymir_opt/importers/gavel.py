@@ -28,7 +28,7 @@ from ymir_opt.importers.gavel_tables import GavelJob, GavelTable, JobType, read_
 from ymir_opt.importers.nodes import memory_options, nodes_of
 from ymir_opt.simulator.cluster import parse_cluster
 
-__all__ = ["CLUSTER", "MEASURED_ON_GIB", "import_gavel"]
+__all__ = ["CLUSTER", "MEASURED_ON_GIB", "import_gavel", "table_beside"]
 
 CLUSTER = "2x4:V100,4x4:P100,6x4:K80"
 """The 48 GPUs of Gavel's physical experiments."""
@@ -67,7 +67,7 @@ def import_gavel(
     """
     if at is not None and not math.isfinite(at):
         raise InputError("--at", f"{at} is not a finite number", "give seconds")
-    table = read_table(throughputs if throughputs is not None else _beside(trace))
+    table = read_table(throughputs if throughputs is not None else table_beside(trace))
     rows = read_trace(trace, table)
     specs = parse_cluster(cluster)
     workers = {kind: table.worker_of(kind) for kind in dict.fromkeys(spec.gpu_type for spec in specs)}
@@ -95,7 +95,8 @@ def import_gavel(
     return Imported(snapshot, summary, tuple(_notes(snapshot, table, active, workers)))
 
 
-def _beside(trace: str) -> Path:
+def table_beside(trace: str) -> Path:
+    """Return the throughput table beside a trace or one folder up; raises `NotFoundError`."""
     folder = Path(trace).resolve().parent
     for place in (folder, folder.parent):
         if (place / TABLE).is_file():
