@@ -246,7 +246,7 @@ def _raise(outcome: tuple[str, str]) -> None:
 
 
 def figures_table(rows: Sequence[dict[str, Any]], spread: dict[tuple[str, str], str] | None = None) -> Table:
-    """Return the figures of runs as a table: GPUs used, merges kept and rolled back, mean over bound, p99 plan."""
+    """Return the figures of runs: share of GPUs used, merges kept-undone, mean over bound, p99 of planning."""
     from rich import box
     from rich.table import Table
 
