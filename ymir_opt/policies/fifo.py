@@ -23,7 +23,7 @@ class Fifo:
 
     def __init__(self, text: str = "") -> None:
         self.backfill = "backfill" in variant("fifo", text, ("backfill",))
-        self.name = "fifo:backfill" if self.backfill else "fifo"
+        self.name = f"fifo:{text}" if text else "fifo"
         self.cadence = Cadence.events()
 
     def reset(self) -> None:
