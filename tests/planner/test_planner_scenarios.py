@@ -113,9 +113,7 @@ def test_f1_a_big_job_waits_for_a_node_without_evictions(plan: Any) -> None:
         for i in range(6)
     ] + [running(job(f"low{n}-{i}", 1, hours=5), {f"n{n}": (i,)}) for n in range(4) for i in (6, 7)]
     jobs = jobs[:-1]  # one GPU is free
-    made = snapshot(
-        [node(f"n{n}") for n in range(4)], [*jobs, job("big", 8, hours=5), job("one", 1)]
-    )
+    made = snapshot([node(f"n{n}") for n in range(4)], [*jobs, job("big", 8, hours=5), job("one", 1)])
     found = plan(made)
     assert "preempt" not in acts(found).values()
     assert acts(found)["big"] == "wait"
@@ -345,3 +343,8 @@ def test_r7_odd_snapshots_get_a_plan(plan: Any, made: Snapshot) -> None:
     found = plan(made)
     assert len(found.actions) == len(made.jobs)
     assert found.solver.value_gap == 0
+
+
+def test_a_selector_never_matches_a_label_that_a_node_lacks(plan: Any) -> None:
+    made = snapshot([node("n0", 1)], [job("j", 1, node_selector={"zone": "None"})])
+    assert acts(plan(made)) == {"j": "wait"}

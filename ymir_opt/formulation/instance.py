@@ -269,13 +269,7 @@ class Instance:
         found = self._eligible.get(selector)
         if found is None:
             found = np.array(
-                [
-                    all(
-                        str(node.labels.get(key, {"rack": node.rack, "id": node.id}.get(key))) == value
-                        for key, value in selector
-                    )
-                    for node in self.nodes
-                ],
+                [all(_label(node, key) == value for key, value in selector) for node in self.nodes],
                 dtype=np.bool_,
             )
             self._eligible[selector] = found
@@ -302,6 +296,12 @@ class Instance:
     def pipeline(self, members: tuple[int, ...]) -> bool:
         """Say whether a member wants whole nodes."""
         return any(self.jobs[j].parallelism is Parallelism.PIPELINE for j in members)
+
+
+def _label(node: Node, key: str) -> str | None:
+    """Return a node's label as text; its rack and id count as labels."""
+    found = node.labels.get(key, {"rack": node.rack, "id": node.id}.get(key))
+    return None if found is None else str(found)
 
 
 def _running(

@@ -180,7 +180,8 @@ class Facts:
     def matches(self, node: Node, selector: Mapping[str, str]) -> bool:
         """Say whether a node has every label asked for (``rack`` and ``id`` count as labels)."""
         own = {"rack": node.rack, "id": node.id}
-        return all(str(node.labels.get(key, own.get(key))) == value for key, value in selector.items())
+        found = {key: node.labels.get(key, own.get(key)) for key in selector}
+        return all(found[key] is not None and str(found[key]) == value for key, value in selector.items())
 
     # -- after ----------------------------------------------------------------------------------
 
