@@ -61,6 +61,7 @@ def test_heuristics_are_never_better_than_the_optimum():
             assert found >= best.objective - 1e-8 * best.queueing, (seed, backend)
 
 
+@pytest.mark.slow
 def test_the_cases_exercise_every_rule():
     """What the optimal plans contain: without this the agreement above could be hollow."""
     seen: Counter[str] = Counter()

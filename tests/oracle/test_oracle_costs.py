@@ -18,7 +18,7 @@ from ymir_opt.formulation.columns import MODES
 from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.formulation.instance import Instance
 
-SEEDS = range(60)
+SEEDS = range(40)
 
 
 def both(seed: int) -> tuple[Evaluator, Jobs]:
