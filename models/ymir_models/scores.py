@@ -17,6 +17,7 @@ __all__ = [
     "brier_skill",
     "calibration_error",
     "coverage",
+    "mean_known",
     "ndcg",
     "ranks",
     "regret",
@@ -45,6 +46,15 @@ def ranks(values: ArrayLike) -> FloatArray:
         first = np.cumsum(number) - number
         target[known] = (first + (number - 1) / 2)[where] / max(len(known) - 1, 1)
     return out.reshape(array.shape)
+
+
+def mean_known(values: ArrayLike, axis: int | tuple[int, ...]) -> FloatArray:
+    """Return the mean over an axis without NaN; NaN where there is nothing else."""
+    array = np.asarray(values, dtype=np.float64)
+    known = np.isfinite(array)
+    number = known.sum(axis=axis)
+    total = np.where(known, array, 0.0).sum(axis=axis)
+    return np.asarray(np.where(number > 0, total / np.maximum(number, 1), np.nan), dtype=np.float64)
 
 
 def auc(truth: ArrayLike, score: ArrayLike) -> float:

@@ -82,18 +82,18 @@ class HazardModel:
         n, m = len(features), len(moments)
         latest = max(seen * LATEST_RATIO, seen + 1.0)
         when = np.asarray(np.minimum(moments, latest), dtype=np.float64)
-        design = moment_features(
+        design: FloatArray = moment_features(
             np.repeat(features, m, axis=0), np.full(n * m, float(seen)), np.tile(when, n)
         )
-        score = ((design - self.mean) / self.spread) @ self.weights[:-1] + self.weights[-1]
-        return sigmoid(score).reshape(n, m)
+        score: FloatArray = ((design - self.mean) / self.spread) @ self.weights[:-1] + self.weights[-1]
+        hazard: FloatArray = sigmoid(score).reshape(n, m)
+        return hazard
 
     def survival(self, curves: FloatArray, target: FloatArray, last: int) -> FloatArray:
         """Return float64[n, last - k]: probability that each target is still open after k+1..last."""
         seen = curves.shape[1]
         hazard = self.hazard(curve_features(curves, target), seen, np.arange(seen + 1.0, last + 1.0))
-        result: FloatArray = np.cumprod(1.0 - hazard, axis=1)
-        return result
+        return np.asarray(np.cumprod(1.0 - hazard, axis=1), dtype=np.float64)
 
     def remaining(
         self, points: Sequence[tuple[float, float]], target: float, most_samples: float

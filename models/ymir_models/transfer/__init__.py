@@ -1,0 +1,1 @@
+"""What starting from another task's weights, or training together, does to a task's work."""
