@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.domain.plan import Reason
-from ymir_opt.domain.snapshot import JobState, NodeState
+from ymir_opt.domain.snapshot import JobState, Mode, NodeState
+from ymir_opt.explain.words import count_of, gpus_of, names
+from ymir_opt.formulation.columns import MODES
 from ymir_opt.formulation.priority import group_class
 from ymir_opt.formulation.shapes import Shape
 from ymir_opt.placement.fewest import fewest_nodes
@@ -48,25 +50,31 @@ class WaitingReasons:
             self.used[rows] = True
         self.free = instance.gpu_ready & ~self.used
         self._cache: dict[tuple[object, ...], tuple[Reason, str]] = {}
+        self._holders = _holders(work, selection, reservation)
 
     def why(self, j: int) -> tuple[Reason, str]:
         """Return the reason and message of a waiting job."""
         evaluator, job = self.work.evaluator, self.work.evaluator.instance.jobs[j]
-        now = evaluator.instance.snapshot.taken_at_s
         if evaluator.jobs.backed_off[j] and job.not_before_s is not None:
-            return (
-                Reason.BACK_OFF,
-                f"not before {job.not_before_s:.6g} s (in {job.not_before_s - now:.6g} s), "
-                f"after {job.failed_starts} failed starts",
-            )
+            return self.backed_off(j)
         if not evaluator.jobs.known[j] and not evaluator.jobs.rigid[j]:
             return self._unknown(j)
         types = evaluator.instance.types
         if not types:
             return Reason.NO_FEASIBLE_GPU_TYPE, "the cluster has no nodes"
-        found = [(t, *self._on_type(j, t)) for t in range(len(types))]
+        found = [(t, *self.on_type(j, t)) for t in range(len(types))]
         reason = min((r for _, r, _ in found), key=_NEAREST.index)
         return reason, "; ".join(f"{types[t]}: {message}" for t, _, message in found)
+
+    def backed_off(self, j: int) -> tuple[Reason, str]:
+        """Return why a job may not start yet."""
+        job = self.work.evaluator.instance.jobs[j]
+        assert job.not_before_s is not None
+        left = job.not_before_s - self.work.evaluator.instance.snapshot.taken_at_s
+        text = f"not before second {job.not_before_s:.6g} (in {left:.6g} s)"
+        if job.failed_starts:
+            text += f", after {count_of(job.failed_starts, 'failed start')}"
+        return Reason.BACK_OFF, text
 
     def preempted(self, j: int) -> tuple[Reason, str]:
         """Return the reason and message of a job that is stopped."""
@@ -80,8 +88,11 @@ class WaitingReasons:
         taken = self._takers(group.gpus)
         gain = f"; {len(group.gpus)} {instance.types[group.type]} are released"
         if taken:
-            names = ", ".join(taken[:4]) + (f" and {len(taken) - 4} more" if len(taken) > 4 else "")
-            return Reason.LOWER_PRIORITY, f"its GPUs go to {names}, which gain more from them{gain}"
+            gains = "which gain" if len(taken) > 1 else "which gains"
+            return (
+                Reason.LOWER_PRIORITY,
+                f"its GPUs go to {names(taken, 4, 'job')}, {gains} more from them{gain}",
+            )
         return Reason.LOWER_PRIORITY, f"its quota goes to jobs that gain more from it{gain}"
 
     def _takers(self, gpus: NDArray[np.int64]) -> list[str]:
@@ -96,15 +107,18 @@ class WaitingReasons:
 
     def _unknown(self, j: int) -> tuple[Reason, str]:
         taken = sum(len(rows) for rows in self.reservation.gpus.values())
+        text = "no throughput or work is known"
+        if not self.work.evaluator.jobs.startable[j]:
+            return Reason.UNKNOWN_THROUGHPUT, text
         return (
             Reason.UNKNOWN_THROUGHPUT,
-            f"no throughput or work is known; {taken} GPUs profile other jobs this round and none is left "
-            "for this one",
+            f"{text}; {gpus_of(taken)} measure other jobs this round and none is left for this one",
         )
 
     # -- one type -------------------------------------------------------------------------------
 
-    def _on_type(self, j: int, t: int) -> tuple[Reason, str]:
+    def on_type(self, j: int, t: int) -> tuple[Reason, str]:
+        """Return the first constraint that a job alone would meet on a GPU type, beside this plan."""
         evaluator = self.work.evaluator
         job = evaluator.instance.jobs[j]
         key = (
@@ -137,40 +151,71 @@ class WaitingReasons:
         row = int(quotas.row_of[quotas.queue_of[j], t])
         if row == -1:
             return Reason.EXCEEDS_MAX_QUOTA, f"queue {job.queue} has no quota of it"
-        counts = jobs.counts(j, t)
-        if not len(counts):
+        counts = [int(g) for g in jobs.counts(j, t)]
+        if not counts:
             return Reason.NO_FEASIBLE_GPU_TYPE, "no throughput is known at an allowed count"
-        least = int(counts.min())
         total = int((instance.gpu_exists & (instance.gpu_type == t)).sum())
-        shape = self._shape(j, t, least)
-        if shape is None:
-            memory = float(jobs.memory(np.array([j]), np.array([t]), np.array([least]))[0])
+        shapes = {g: self._shape(j, t, g) for g in counts}
+        fitting = {g: shape for g, shape in shapes.items() if shape is not None}
+        if not fitting:
+            memory = float(jobs.memory(np.array([j]), np.array([t]), np.array([counts[-1]]))[0])
             most = float(instance.levels[t].max()) if len(instance.levels[t]) else 0.0
             return (
                 Reason.MEMORY_EXCEEDS_GPU,
-                f"needs {memory:.6g} GiB per GPU, the largest has {most:.6g} GiB",
+                f"needs {memory:.6g} GiB a GPU, the largest has {most:.6g} GiB",
             )
-        if fewest_nodes(instance, shape) <= 0:
-            return self._no_node(j, t, least, total, shape)
-        if row >= 0 and (blocked := self._quota(j, t, row, least)):
-            return Reason.EXCEEDS_MAX_QUOTA, blocked
-        eligible = instance.eligible_nodes(shape.selector)[instance.gpu_node]
-        usable = self.free & (instance.gpu_type == t) & eligible & (instance.gpu_level >= shape.level)
+        holdable = [(g, shape) for g, shape in fitting.items() if fewest_nodes(instance, shape) > 0]
+        if not holdable:
+            return self._no_node(j, t, min(fitting), total, fitting[min(fitting)])
+        least, shape = holdable[0]
+        needs = self._needs(j, least)
+        if row >= 0 and (blocked := self._quota(row, least)):
+            return Reason.EXCEEDS_MAX_QUOTA, f"{needs}, {blocked}"
+        usable = self.free & self._domain(shape)
         free = int(usable.sum())
         if free < least:
-            holders = self._higher(j, t)
-            text = f"needs {least}, {free} of {total} are free after this plan"
-            if holders:
-                return Reason.LOWER_PRIORITY, f"{text}; {holders} are held by higher priority classes"
-            return Reason.INSUFFICIENT_GPUS, text
+            text = f"{needs}, {free} of {gpus_of(total)} are free after this plan"
+            return self._blocked(j, shape, text)
         if not place(instance, self.free, [], [shape]).ok:
             per_node = np.bincount(instance.gpu_node[usable], minlength=len(instance.nodes))
-            return (
-                Reason.TOPOLOGY_PLACEMENT_FAILED,
-                f"needs {least} on {fewest_nodes(instance, shape)} node(s), {free} are free "
-                f"but at most {int(per_node.max())} on one node",
-            )
-        return Reason.SWITCH_COST_EXCEEDS_GAIN, f"{free} are free, but starting gains less than it costs"
+            top = int(per_node.argmax())
+            where = f"at most {int(per_node[top])} on one node ({instance.nodes[top].id})"
+            nodes = "whole nodes" if shape.whole else count_of(fewest_nodes(instance, shape), "node")
+            if shape.worker:
+                nodes = f"nodes with {shape.worker} each"
+            text = f"{needs} on {nodes}; {gpus_of(free)} are free, but {where}"
+            if shape.cpus_per_gpu or shape.host_gib_per_gpu:
+                text += ", or without the CPUs and host memory"
+            return Reason.TOPOLOGY_PLACEMENT_FAILED, text
+        return (
+            Reason.SWITCH_COST_EXCEEDS_GAIN,
+            f"{needs}, {gpus_of(free)} are free, but a start gains less than a change of the plan must",
+        )
+
+    def _needs(self, j: int, least: int) -> str:
+        """Say how many GPUs a job needs, and how many it asks for."""
+        asked = int(self.work.evaluator.jobs.requested[j])
+        return f"needs {gpus_of(least)}" + (f" (asks for {asked})" if asked != least else "")
+
+    def _domain(self, shape: Shape) -> NDArray[np.bool_]:
+        """Return the GPUs that could hold a shape."""
+        instance = self.work.evaluator.instance
+        eligible = instance.eligible_nodes(shape.selector)[instance.gpu_node]
+        of_type = instance.gpu_exists & (instance.gpu_type == shape.type)
+        return np.asarray(of_type & eligible & (instance.gpu_level >= shape.level))
+
+    def _blocked(self, j: int, shape: Shape, text: str) -> tuple[Reason, str]:
+        """Name the groups that hold the GPUs which a job could use."""
+        mine = int(self.work.evaluator.instance.job_class[j])
+        domain = self._domain(shape)
+        held = [(int(domain[rows].sum()), name, top) for rows, name, top in self._holders]
+        held = sorted((item for item in held if item[0]), key=lambda item: -item[0])
+        if held:
+            text += f"; held by {names([f'{name} ({gpus_of(n)})' for n, name, _ in held], 4, 'group')}"
+        above = sum(n for n, _, top in held if top > mine)
+        if above and int(domain.sum()) - above < shape.gpus:
+            return Reason.LOWER_PRIORITY, f"{text}; {gpus_of(above)} are held by higher priority classes"
+        return Reason.INSUFFICIENT_GPUS, text
 
     def _shape(self, j: int, t: int, gpus: int) -> Shape | None:
         """Return what the job alone asks of the nodes; None if no GPU has the memory."""
@@ -193,6 +238,7 @@ class WaitingReasons:
 
     def _no_node(self, j: int, t: int, least: int, total: int, shape: Shape) -> tuple[Reason, str]:
         instance = self.work.evaluator.instance
+        needs = f"{self._needs(j, least)} of {total}"
         away = [
             node.id
             for n, node in enumerate(instance.nodes)
@@ -202,13 +248,11 @@ class WaitingReasons:
             labels = ", ".join(f"{key}={value}" for key, value in shape.selector)
             return Reason.NO_FEASIBLE_GPU_TYPE, f"no node matches {labels}"
         if away:
-            return (
-                Reason.NODE_UNAVAILABLE,
-                f"needs {least} of {total}; {', '.join(away[:4])} not ready",
-            )
+            verb = "is" if len(away) == 1 else "are"
+            return Reason.NODE_UNAVAILABLE, f"{needs}; {names(away, 4, 'node')} {verb} not ready"
         return (
             Reason.TOPOLOGY_PLACEMENT_FAILED,
-            f"needs {least} of {total}; no set of nodes could hold it even if all were empty",
+            f"{needs}; no set of nodes could hold it even if all were empty",
         )
 
     @cached_property
@@ -220,42 +264,46 @@ class WaitingReasons:
         np.add.at(use, charges.row, charges.value)
         return use
 
-    def _quota(self, j: int, t: int, row: int, least: int) -> str:
+    def _quota(self, row: int, least: int) -> str:
         """Return what the queue or its cohort lacks, or an empty text."""
         quotas = self.work.quotas
         rule, unit = quotas.rows[row], quotas.unit
         need = least * unit
         use = int(self._use[row])
         if rule.limit is not None and use + need > rule.limit:
-            return (
-                f"needs {least}, queue {rule.queue} uses {use / unit:.6g} of at most {rule.limit / unit:.6g}"
-            )
+            return _left(f"queue {rule.queue}", use / unit, rule.limit / unit)
         for pool in quotas.pools():
             if row in pool.rows:
                 rows = [quotas.rows[r] for r in pool.rows]
                 limit = sum(r.nominal for r in rows)
                 total = int(self._use[list(pool.rows)].sum())
                 if total + need > limit:
-                    return (
-                        f"needs {least}, cohort {rule.cohort} uses {total / unit:.6g} of {limit / unit:.6g}"
-                    )
+                    return _left(f"cohort {rule.cohort}", total / unit, limit / unit)
         return ""
 
-    def _higher(self, j: int, t: int) -> int:
-        """Return the GPUs of a type held, after the plan, by groups of a higher class."""
-        instance, table = self.work.evaluator.instance, self.work.table
-        mine = int(instance.job_class[j])
-        total = 0
-        for c, rows in zip(self.selection.columns, self.selection.gpus, strict=True):
-            if table.type[c] != t:
-                continue
-            keep = int(table.keep[c])
-            members = [int(i) for i in table.jobs[c] if i >= 0]
-            top = (
-                group_class(instance, instance.running[keep])
-                if keep >= 0
-                else int(instance.job_class[members].max())
-            )
-            if top > mine:
-                total += len(rows)
-        return total
+
+def _left(owner: str, used: float, limit: float) -> str:
+    left = max(0.0, limit - used)
+    return f"the quota of {owner} leaves {left:.6g} ({used:.6g} of {gpus_of(limit)} in use)"
+
+
+def _holders(
+    work: Round, selection: Selection, reservation: Reservation
+) -> list[tuple[NDArray[np.int64], str, int]]:
+    """Return who holds GPUs after the plan: their rows, the jobs' names, the priority class.
+
+    In an order that depends on the jobs alone, so that the same groups read the same in every round.
+    """
+    instance, table = work.evaluator.instance, work.table
+    out = []
+    for c, rows in zip(selection.columns, selection.gpus, strict=True):
+        members = [int(j) for j in table.jobs[c] if j >= 0]
+        if MODES[table.mode[c]] is Mode.SEQUENCE:
+            members = members[:1]
+        keep = int(table.keep[c])
+        top = group_class(instance, instance.running[keep]) if keep >= 0 else None
+        out.append((rows, members, top if top is not None else int(instance.job_class[members].max())))
+    out += [(rows, [j], int(instance.job_class[j])) for j, rows in reservation.gpus.items()]
+    jobs = instance.jobs
+    out.sort(key=lambda item: min((jobs[j].submitted_at_s, jobs[j].id) for j in item[1]))
+    return [(rows, " + ".join(jobs[j].id for j in members), top) for rows, members, top in out]
