@@ -222,7 +222,8 @@ def _planner(work: Round, proof: Proof) -> PlannerInfo:
 def _solver(work: Round, pool: Pool, selection: Selection, proof: Proof) -> SolverInfo:
     quantum = work.table.quantum
     objective = selection.objective
-    bound = None if proof.bound is None else min(proof.bound, objective)
+    # a bound above a verified plan proves nothing; the planner says so in the plan's labels
+    bound = None if proof.bound is None or proof.bound > objective else proof.bound
     queue_all = int(work.table.queued_cost.sum())
     gap = value_gap = None
     if bound is not None:

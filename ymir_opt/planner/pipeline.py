@@ -169,6 +169,12 @@ def plan_round(
     plan = finished(best)
     if checked:
         plan = _verified(snapshot, plan, evaluator, lambda: finished(fallback))
+    if answer.bound is not None and plan.solver.bound is None:
+        plan = plan.model_copy(
+            update={
+                "labels": {"note": "the solver's bound was above this plan and is left out", **plan.labels}
+            }
+        )
     after = snapshot_sha256(outcome(snapshot, plan, compare_hash=False))
     solver = plan.solver.model_copy(update={"wall_s": time.perf_counter() - began})
     return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
