@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ymir_opt.domain.errors import InputError
 from ymir_opt.simulator.workload import TraceJob, Workload
 
-__all__ = ["DEFAULT_BLOCKS", "bootstrap", "interval"]
+__all__ = ["DEFAULT_BLOCKS", "bootstrap", "interval", "interval_factor"]
 
 DEFAULT_BLOCKS = 12
 """Blocks that a trace is made of unless a length is given."""
@@ -106,11 +106,15 @@ def interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, f
     (float, float) or None
         None with fewer than two replicates.
     """
-    from scipy.stats import t
-
-    if len(values) < 3:
+    factor = interval_factor(len(values), level)
+    if factor is None:
         return None
-    replicates = values[1:]
-    spread = float(replicates.std(ddof=1))
-    half = float(t.ppf(0.5 + level / 2, len(replicates) - 1)) * spread
+    half = factor * float(values[1:].std(ddof=1))
     return float(values[0]) - half, float(values[0]) + half
+
+
+def interval_factor(number: int, level: float = 0.95) -> float | None:
+    """Return half the interval's width over the replicates' spread, for so many values; None below three."""
+    from scipy.special import stdtrit
+
+    return None if number < 3 else float(stdtrit(number - 2, 0.5 + level / 2))
