@@ -240,6 +240,10 @@ class Fields:
             keys.append((item[0], item[1], item[2]))
         return keys
 
+    def is_null(self, name: str) -> bool:
+        """Say whether a parameter is there but empty."""
+        return self._get(name) is None
+
     def part(self, name: str) -> Fields:
         """Return a nested group of parameters."""
         value = self._get(name)

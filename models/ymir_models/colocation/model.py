@@ -10,6 +10,7 @@ term: that is what an artefact holds. Whether a pair runs at all is a logistic m
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,6 +32,7 @@ LOWEST, HIGHEST = 0.01, 1.02
 """Predictions are kept inside what was ever measured."""
 RUNS = 0.5
 """Above this probability of not running the model abstains."""
+LOGIT_RUNS = math.log(RUNS / (1 - RUNS))
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,17 @@ def pair_kernel(
     result: FloatArray = 1.0 + single[np.ix_(first, first)] + single[np.ix_(second, second)]
     result += hyper.product * product[np.ix_(first, first)] * product[np.ix_(second, second)]
     return result
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What a pair's ratio needs of one of its keys."""
+
+    row: float
+    column: float
+    dual: FloatArray
+    product: FloatArray
+    load: float
 
 
 @dataclass(frozen=True)
@@ -204,8 +217,34 @@ class PairModel:
         return self.scale[family, partner][:, None] * self.radius[new]
 
     @cached_property
-    def _lookup(self) -> dict[tuple[int, float, int, float], tuple[float, float] | None]:
+    def _keys(self) -> dict[tuple[int, float], _Key | None]:
         return {}
+
+    @cached_property
+    def _together(self) -> list[list[bool]]:
+        """Whether two families were ever measured together."""
+        seen: list[list[bool]] = (~np.isnan(self.scale)).tolist()
+        return seen
+
+    def _key(self, family: int, log_batch: float) -> _Key | None:
+        """Return the part of the kernel that depends on one key alone, None outside its family's range."""
+        at = (family, log_batch)
+        if at not in self._keys:
+            f, b = np.array([family]), np.array([log_batch])
+            if not self.known(f, b)[0]:
+                self._keys[at] = None
+            else:
+                same, smooth = family_kernel(f, self.family)[0], self._smooth(f, b)[0]
+                single = self.hyper.family * same + self.hyper.key * smooth
+                product = smooth + self.hyper.constant * same
+                self._keys[at] = _Key(
+                    float(single @ self.row),
+                    float(single @ self.column),
+                    self.hyper.product * (product @ self.dual),
+                    product,
+                    float(self._loads(f, b)[0]),
+                )
+        return self._keys[at]
 
     def pair(
         self, first: tuple[ThroughputKey, int], second: tuple[ThroughputKey, int]
@@ -215,26 +254,16 @@ class PairModel:
         It abstains for a family (or two families together) never measured, a batch more than one doubling
         outside the measured ones, and where the pair probably does not run.
         """
-        families = self._family_of.get(first[0]), self._family_of.get(second[0])
-        if families[0] is None or families[1] is None:
+        i, j = self._family_of.get(first[0]), self._family_of.get(second[0])
+        if i is None or j is None or not self._together[i][j]:
             return None
-        i, j = families[0], families[1]
-        a, b = float(np.log2(first[1])), float(np.log2(second[1]))
-        key = (i, a, j, b)
-        cache = self._lookup
-        if key not in cache:
-            cache[key] = self._pair(i, a, j, b)
-        return cache[key]
-
-    def _pair(self, i: int, a: float, j: int, b: float) -> tuple[float, float] | None:
-        family, batch = np.array([i, j]), np.array([a, b])
-        if np.isnan(self.scale[i, j]) or not self.known(family, batch).all():
+        x, y = self._key(i, math.log2(first[1])), self._key(j, math.log2(second[1]))
+        if x is None or y is None or x.load + y.load + self.threshold > LOGIT_RUNS:
             return None
-        swapped = family[::-1], batch[::-1]
-        if self.p_infeasible(family[:1], batch[:1], family[1:], batch[1:])[0] > RUNS:
-            return None
-        found = self.ratio(family, batch, *swapped)
-        return float(found[0]), float(found[1])
+        base = self.mean + self.total
+        one = base + x.row + y.column + float(x.dual @ y.product)
+        two = base + y.row + x.column + float(y.dual @ x.product)
+        return min(max(one, LOWEST), HIGHEST), min(max(two, LOWEST), HIGHEST)
 
     def to_json(self) -> dict[str, Any]:
         """Return the parameters as they are written to an artefact."""

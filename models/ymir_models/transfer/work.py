@@ -182,25 +182,28 @@ class WorkModel:
     radius: FloatArray
 
     @cached_property
-    def _at(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.names)}
+    def _effects(self) -> dict[str, tuple[float, float]]:
+        pairs = zip(self.names, self.ratio[:-1].tolist(), self.benefit[:-1].tolist(), strict=True)
+        return {name: (ratio, odds) for name, ratio, odds in pairs}
 
     def answer(self, model: str, source: str, target: str) -> WorkRatio | None:
         """Return the ratio of a pair, None unless both tasks were measured with this model."""
         if source == target:
             return None
         named = _names(model, source, target)
-        if not (named[3] in self._at and named[4] in self._at):
+        effects = self._effects
+        if not (named[3] in effects and named[4] in effects):
             return None
-        at = [self._at[name] for name in named]
-        log_ratio = float(self.ratio[at].sum() + self.ratio[-1])
-        odds = float(self.benefit[at].sum() + self.benefit[-1])
+        log_ratio, odds = float(self.ratio[-1]), float(self.benefit[-1])
+        for name in named:
+            log_ratio += effects[name][0]
+            odds += effects[name][1]
         half = float(self.radius[0])
         return WorkRatio(
             math.exp(log_ratio),
             math.exp(log_ratio - half),
             math.exp(log_ratio + half),
-            float(sigmoid(odds)),
+            1.0 / (1.0 + math.exp(-max(-500.0, min(500.0, odds)))),
             True,
         )
 
@@ -284,9 +287,11 @@ class GainToWork:
 
     def answer(self, gain: Gain) -> WorkRatio:
         """Return the work ratio that a gain suggests; its interval holds both uncertainties."""
-        middle = float(self.log_ratio(np.array(gain.gain)))
-        ends = self.log_ratio(np.array([gain.low, gain.high]))
-        of_gain = float(abs(ends[1] - ends[0])) / (2 * Z80)
+        middle, low, high = (
+            self.intercept + self.slope * max(-MOST_GAIN, min(MOST_GAIN, value))
+            for value in (gain.gain, gain.low, gain.high)
+        )
+        of_gain = abs(high - low) / (2 * Z80)
         deviation = math.hypot(of_gain, self.spread)
         half = Z80 * deviation
         p = 0.5 * math.erfc(middle / (deviation * math.sqrt(2)))
