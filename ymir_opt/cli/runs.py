@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ymir_opt.cli.console import Output
     from ymir_opt.simulator.engine import Progress
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "figures_table",
     "require_policies",
     "run_all",
+    "show_notes",
+    "transfer_baseline",
     "working_folder",
 ]
 
@@ -84,6 +87,15 @@ def transfer_baseline(text: str) -> str:
     if text not in ("best-single", "trace"):
         raise InputError("--against", f"{text[:40]!r} is unknown", "use best-single or trace")
     return text.replace("-", "_")
+
+
+def show_notes(out: Output, notes: Sequence[str]) -> None:
+    """Say on standard error what was left out of a trace."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    for note in notes if out.wants_tables else ():
+        console.print(f"note: {note}")
 
 
 @contextmanager
@@ -221,9 +233,7 @@ def _run_ray(tasks: Sequence[Task], done: Callable[[Task], None]) -> None:
     try:
         import ray
     except ModuleNotFoundError:
-        raise NotFoundError(
-            "--engine ray", "the package ray is not installed", "install the extra ray"
-        ) from None
+        raise NotFoundError("--engine ray", "ray is not installed", "install the extra ray") from None
     ray.init(ignore_reinit_error=True, log_to_driver=False)
     remote = ray.remote(num_cpus=1)(_work)
     running = {remote.remote(task): task for task in tasks}
@@ -246,7 +256,7 @@ def _raise(outcome: tuple[str, str]) -> None:
 
 
 def figures_table(rows: Sequence[dict[str, Any]], spread: dict[tuple[str, str], str] | None = None) -> Table:
-    """Return the figures of runs: share of GPUs used, merges kept-undone, mean over bound, p99 of planning."""
+    """Return the figures of runs: GPUs used, merges kept-undone, mean over bound, p99 of planning, ..."""
     from rich import box
     from rich.table import Table
 

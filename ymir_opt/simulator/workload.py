@@ -229,6 +229,8 @@ class Workload:
         Queues with quotas, weights and cohorts, for policies that respect them.
     length : int or None
         Number of jobs, if known (for progress).
+    notes : tuple of str
+        What was left out or assumed, one line each.
     """
 
     name: str
@@ -240,6 +242,7 @@ class Workload:
     queues: tuple[str, ...] = ("default",)
     quotas: tuple[Queue, ...] = ()
     length: int | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, jobs: Iterable[TraceJob], speeds: Speeds, **fields: object) -> Workload:

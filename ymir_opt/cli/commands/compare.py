@@ -25,6 +25,7 @@ from ymir_opt.cli.runs import (
     figures_table,
     require_policies,
     run_all,
+    show_notes,
     transfer_baseline,
     working_folder,
 )
@@ -94,8 +95,8 @@ def compare(
         for seed in range(seeds)
         for name in names
     ]
-    _check_early(runs)
     out = Output(json=as_json)
+    _check_early(runs, out)
     with working_folder(output) as folder:
         _perform(runs, folder, jobs or os.cpu_count() or 1, engine, quick_bound, out)
         rows, results, bounds = [], [], []
@@ -115,7 +116,7 @@ def compare(
         out.console().print(figures_table(shown, _spreads(rows)))
 
 
-def _check_early(runs: list[Experiment]) -> None:
+def _check_early(runs: list[Experiment], out: Output) -> None:
     """Let a wrong trace, cluster or option fail before any process is started."""
     from ymir_opt.simulator.experiment import prepare
 
@@ -124,7 +125,7 @@ def _check_early(runs: list[Experiment]) -> None:
         run.events()
         if run.trace not in seen:
             seen.add(run.trace)
-            prepare(run)
+            show_notes(out, prepare(run).notes)
 
 
 def _perform(

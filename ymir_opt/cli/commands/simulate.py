@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,13 +20,11 @@ from ymir_opt.cli.runs import (
     Tracker,
     figures_table,
     require_policies,
+    show_notes,
     transfer_baseline,
     working_folder,
 )
 from ymir_opt.domain.errors import InputError
-
-if TYPE_CHECKING:
-    from ymir_opt.simulator.experiment import Experiment
 
 __all__ = ["register"]
 
@@ -65,7 +63,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Run a trace under a policy and print what came of it."""
-    from ymir_opt.simulator.experiment import Experiment, bound_of, perform, row_of
+    from ymir_opt.simulator.experiment import Experiment, bound_of, perform, prepare, row_of
 
     if round_s is not None and events:
         raise InputError("--events", "given together with --round", "choose one")
@@ -89,8 +87,12 @@ def simulate(
         segments=output is not None,
     )
     out = Output(json=as_json)
-    length = _length(experiment)
-    with working_folder(output) as folder, Tracker(out.console(), length, "simulating", "jobs") as tracker:
+    workload = prepare(experiment)
+    show_notes(out, workload.notes)
+    with (
+        working_folder(output) as folder,
+        Tracker(out.console(), workload.length or 0, "simulating", "jobs") as tracker,
+    ):
         result = perform(experiment, folder if output is not None else None, tracker.jobs)
         bound = bound_of(experiment, folder, quick=True)
     row = row_of(experiment, result, bound)
@@ -98,9 +100,3 @@ def simulate(
         emit(json.dumps(row) + "\n")
     if out.wants_tables:
         out.console().print(figures_table([row]))
-
-
-def _length(experiment: Experiment) -> int:
-    from ymir_opt.simulator.experiment import prepare
-
-    return prepare(experiment).length or 0
