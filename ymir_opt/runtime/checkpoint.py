@@ -1,0 +1,173 @@
+"""Adapters on disk: weights and optimiser as safetensors, the rest as JSON, complete or not at all.
+
+A checkpoint is a folder with ``adapter.json``, which names a tensor file and its SHA-256. A new state
+writes a new tensor file first and then replaces the JSON file, so that a crash at any moment leaves the
+former state or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ymir_opt.domain.documents import write_atomic
+from ymir_opt.domain.errors import InputError, NotFoundError
+from ymir_opt.runtime.adapters import Adapter, AdapterSpec
+from ymir_opt.runtime.session import Runtime
+
+__all__ = ["SCHEMA", "exists", "load_adapter", "save_adapter"]
+
+SCHEMA = "ymir.adapter/1"
+INDEX = "adapter.json"
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _tensors(adapter: Adapter, *, optimiser: bool) -> dict[str, torch.Tensor]:
+    tensors = {}
+    for name, weight in adapter.named_parameters():
+        tensors[f"weight.{name}"] = weight.detach().cpu().contiguous()
+        state = adapter.optimiser.state.get(weight)
+        if optimiser and state:
+            for moment in _MOMENTS:
+                tensors[f"{moment}.{name}"] = state[moment].detach().cpu().contiguous()
+            tensors[f"updates.{name}"] = state["step"].detach().cpu().reshape(1)
+    return tensors
+
+
+def save_adapter(adapter: Adapter, folder: Path, *, optimiser: bool = True, **facts: Any) -> Path:
+    """Write an adapter; a crash leaves the former checkpoint whole.
+
+    Parameters
+    ----------
+    adapter : Adapter
+    folder : Path
+        Made if it does not exist.
+    optimiser : bool
+        Keep the moments too, so that training goes on as if it had not stopped.
+    **facts
+        JSON values to keep beside it, such as the foundation model.
+
+    Returns
+    -------
+    Path
+        The JSON file.
+
+    Raises
+    ------
+    InputError
+        If the folder cannot be written or the disk is full; nothing half written remains.
+    """
+    from safetensors.torch import save
+
+    folder = Path(folder)
+    data = save(_tensors(adapter, optimiser=optimiser))
+    digest = hashlib.sha256(data).hexdigest()
+    target = folder / f"adapter-{digest[:16]}.safetensors"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_bytes(target, data)
+    except OSError as error:
+        raise InputError(
+            str(folder), f"cannot be written ({error.strerror})", "free space, or name another folder"
+        ) from None
+    index = {
+        "schema": SCHEMA,
+        "name": adapter.name,
+        "spec": adapter.spec.as_dict(),
+        "steps": adapter.steps,
+        "hidden": adapter.hidden,
+        "heads": {task: head.classes for task, head in adapter.heads.items()},
+        "tensors": target.name,
+        "sha256": digest,
+        "facts": facts,
+    }
+    write_atomic(folder / INDEX, json.dumps(index, indent=1, sort_keys=True) + "\n")
+    for old in folder.glob("adapter-*.safetensors"):
+        if old.name != target.name:
+            with contextlib.suppress(OSError):
+                old.unlink()
+    return folder / INDEX
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".adapter.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def exists(folder: Path) -> bool:
+    """Return whether a folder holds a checkpoint."""
+    return (Path(folder) / INDEX).is_file()
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], bytes]:
+    path = Path(folder) / INDEX
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError(str(folder), "holds no adapter", f"name a folder with {INDEX}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), f"cannot be read ({error})", "save the adapter again") from None
+    if not isinstance(index, dict) or index.get("schema") != SCHEMA:
+        raise InputError(str(path), f"is not a document of schema {SCHEMA}", "save the adapter again")
+    name = str(index.get("tensors", ""))
+    if Path(name).name != name or not name.endswith(".safetensors"):
+        raise InputError(str(path), f"names {name!r} as its tensors", "save the adapter again")
+    try:
+        data = (Path(folder) / name).read_bytes()
+    except OSError as error:
+        raise InputError(str(folder), f"{name} cannot be read ({error.strerror})", "save it again") from None
+    if hashlib.sha256(data).hexdigest() != index.get("sha256"):
+        raise InputError(str(folder), f"{name} is damaged: its checksum differs", "save it again")
+    return index, data
+
+
+def load_adapter(runtime: Runtime, folder: Path, name: str | None = None) -> Adapter:
+    """Add the adapter of a checkpoint to a runtime, with heads, optimiser and step counter.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no checkpoint.
+    InputError
+        If it is damaged or was made for another backbone.
+    """
+    from safetensors.torch import load
+
+    index, data = _read(folder)
+    tensors = load(data)
+    spec = AdapterSpec.from_dict(index["spec"])
+    adapter = Adapter(name or str(index["name"]), spec, runtime.layers, runtime.hidden, runtime.device)
+    for task, classes in index["heads"].items():
+        adapter.add_head(task, int(classes))
+    adapter.steps = int(index["steps"])
+    with torch.no_grad():
+        for key, weight in adapter.named_parameters():
+            found = tensors.get(f"weight.{key}")
+            if found is None or found.shape != weight.shape:
+                raise InputError(
+                    str(folder), f"does not fit this backbone at {key}", "load the model it was made for"
+                )
+            weight.copy_(found)
+            if f"updates.{key}" in tensors:
+                adapter.optimiser.state[weight] = {
+                    "step": tensors[f"updates.{key}"].reshape(()).clone(),
+                    **{moment: tensors[f"{moment}.{key}"].to(weight.device) for moment in _MOMENTS},
+                }
+    runtime.adapters[adapter.name] = adapter
+    return adapter

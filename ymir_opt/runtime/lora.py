@@ -1,0 +1,162 @@
+"""Several adapters in one pass: rows grouped by adapter, one batched product for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ymir_opt.domain.errors import InputError
+from ymir_opt.runtime.adapters import Adapter
+
+__all__ = ["LoraBank", "Segment", "batched_delta"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive rows of a batch that belong to one adapter.
+
+    Attributes
+    ----------
+    adapter : Adapter
+    rows : int
+    length : int
+        Tokens of the adapter's own inputs; the batch may be padded beyond them.
+    """
+
+    adapter: Adapter
+    rows: int
+    length: int
+
+
+def batched_delta(
+    x: torch.Tensor, factors: Sequence[tuple[torch.Tensor, torch.Tensor]], rows: Sequence[int]
+) -> torch.Tensor:
+    """Return each row's low-rank product with its own group's factors.
+
+    Ranks are padded with zero columns and groups with zero rows, so that all groups are multiplied at
+    once; padding adds exact zeros, and no group's numbers enter another's, not even a NaN.
+
+    Parameters
+    ----------
+    x : torch.Tensor, shape (sum of rows, tokens, in)
+    factors : sequence of (torch.Tensor, torch.Tensor)
+        Shapes (in, r_k) and (r_k, out), in the precision of ``x``.
+    rows : sequence of int
+        Rows of each group, in order.
+
+    Returns
+    -------
+    torch.Tensor, shape (sum of rows, tokens, out)
+    """
+    total, tokens, width = x.shape
+    if len(rows) == 1:
+        a, b = factors[0]
+        return (x @ a) @ b
+    rank = max(a.shape[1] for a, _ in factors)
+    pad = torch.nn.functional.pad
+    first = torch.stack([pad(a, (0, rank - a.shape[1])) for a, _ in factors])
+    second = torch.stack([pad(b, (0, 0, 0, rank - b.shape[0])) for _, b in factors])
+    most = max(rows)
+    if min(rows) == most:
+        grouped = x.reshape(len(rows), most * tokens, width)
+        return (grouped @ first @ second).reshape(total, tokens, -1)
+    parts = torch.split(x, list(rows))
+    grouped = torch.stack([pad(part, (0, 0, 0, 0, 0, most - part.shape[0])) for part in parts])
+    product = grouped.reshape(len(rows), most * tokens, width) @ first @ second
+    product = product.reshape(len(rows), most, tokens, -1)
+    return torch.cat([product[k, : rows[k]] for k in range(len(rows))])
+
+
+def _mask(segment: Segment, generator: torch.Generator, tokens: int, width: int) -> torch.Tensor:
+    keep = 1.0 - segment.adapter.spec.lora_dropout
+    mask = torch.empty(segment.rows, segment.length, width, device=generator.device)
+    mask.bernoulli_(keep, generator=generator).div_(keep)
+    return torch.nn.functional.pad(mask, (0, 0, 0, tokens - segment.length), value=1.0)
+
+
+class LoraBank:
+    """Adds adapters to the chosen linear layers of a frozen backbone by forward hooks.
+
+    Parameters
+    ----------
+    backbone : torch.nn.Module
+    targets : sequence of str
+        Last parts of the names of the layers to adapt, such as ``query`` and ``value``.
+
+    Raises
+    ------
+    InputError
+        If no linear layer has such a name.
+    """
+
+    def __init__(self, backbone: Any, targets: Sequence[str]) -> None:
+        found = {
+            name: module
+            for name, module in backbone.named_modules()
+            if isinstance(module, torch.nn.Linear) and name.rsplit(".", 1)[-1] in targets
+        }
+        if not found:
+            names = {
+                n.rsplit(".", 1)[-1] for n, m in backbone.named_modules() if isinstance(m, torch.nn.Linear)
+            }
+            raise InputError(
+                "target_modules",
+                f"{', '.join(targets)} name no linear layer",
+                f"known: {', '.join(sorted(names))}",
+            )
+        self.layers: Mapping[str, tuple[int, int]] = {
+            name: (module.in_features, module.out_features) for name, module in found.items()
+        }
+        self._segments: Sequence[Segment] = ()
+        self._generators: Sequence[torch.Generator | None] = ()
+        self._handles = [
+            module.register_forward_hook(self._hook(name), with_kwargs=False)
+            for name, module in found.items()
+        ]
+
+    def _hook(self, layer: str) -> Any:
+        def add(_module: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor | None:
+            if not self._segments:
+                return None
+            return output + self._delta(layer, inputs[0]).to(output.dtype)
+
+        return add
+
+    def _delta(self, layer: str, x: torch.Tensor) -> torch.Tensor:
+        rows = [segment.rows for segment in self._segments]
+        if any(generator is not None for generator in self._generators):
+            masks = [
+                torch.ones(s.rows, x.shape[1], x.shape[2], device=x.device)
+                if generator is None
+                else _mask(s, generator, x.shape[1], x.shape[2])
+                for s, generator in zip(self._segments, self._generators, strict=True)
+            ]
+            x = x * (masks[0] if len(masks) == 1 else torch.cat(masks)).to(x.dtype)
+        factors = [
+            (s.adapter.a[layer].to(x.dtype), (s.adapter.b[layer] * s.adapter.spec.scale).to(x.dtype))
+            for s in self._segments
+        ]
+        return batched_delta(x, factors, rows)
+
+    @contextmanager
+    def applied(self, segments: Sequence[Segment], *, training: bool) -> Iterator[None]:
+        """Apply the segments' adapters to the passes inside the block, with dropout while training."""
+        self._segments = tuple(segments)
+        self._generators = [
+            s.adapter.dropout_generator() if training and s.adapter.spec.lora_dropout > 0 else None
+            for s in segments
+        ]
+        try:
+            yield
+        finally:
+            self._segments, self._generators = (), ()
+
+    def detach(self) -> None:
+        """Remove the hooks: the backbone is as it was."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
