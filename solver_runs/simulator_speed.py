@@ -1,0 +1,114 @@
+"""How fast the simulator is: CPU seconds and memory of some runs, each in a process of its own.
+
+    python solver_runs/simulator_speed.py --shared ../shared/data -o solver_runs/results/simulator_speed.json
+
+Cases: FM-2-vit (640 jobs, 32 GPUs) under every heuristic policy and under ours; 100 000 synthetic rigid jobs
+on 10 000 GPUs under fifo; and the same with a quarter of the jobs, so that cost per event and memory can be
+compared. CPU seconds leave out the interpreter's start and the imports, and count reading the trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from machine import describe
+
+HEURISTICS = ("fifo", "srtf", "tiresias", "themis", "optimus", "gavel", "pollux")
+SOLVERS = ("titan", "sia", "ymir-no-merge")
+LARGE = 100_000
+
+
+def titan_case(shared: Path, trace: str, policy: str) -> dict[str, Any]:
+    from ymir_opt.jobmodel import JobModel
+    from ymir_opt.policies.base import load_policy
+    from ymir_opt.simulator.cluster import parse_cluster
+    from ymir_opt.simulator.engine import simulate
+    from ymir_opt.simulator.workload import titan_workload
+
+    folder = shared / "titan"
+    chosen = load_policy(policy)
+    begin = time.process_time()
+    workload = titan_workload(folder / "workloads" / trace / "workload-0.csv", JobModel(folder))
+    result = simulate(workload, parse_cluster("8x4:V100"), chosen)
+    return measured(begin, result)
+
+
+def rigid_case(jobs: int) -> dict[str, Any]:
+    from ymir_opt.policies.base import load_policy
+    from ymir_opt.simulator.cluster import parse_cluster
+    from ymir_opt.simulator.engine import simulate
+    from ymir_opt.simulator.workload import synthetic_rigid
+
+    chosen = load_policy("fifo")
+    begin = time.process_time()
+    result = simulate(
+        synthetic_rigid(jobs, gpus=10_000),
+        parse_cluster("1250x8:V100"),
+        chosen,
+        sink=lambda _: None,
+        series=False,
+    )
+    return measured(begin, result)
+
+
+def measured(begin: float, result: Any) -> dict[str, Any]:
+    cpu = time.process_time() - begin
+    return {
+        "cpu_s": round(cpu, 3),
+        "jobs": result.jobs_finished,
+        "events": result.events,
+        "rounds": result.rounds,
+        "us_per_event": round(1e6 * cpu / max(1, result.events), 1),
+        "mean_jct_s": round(result.mean_jct_s, 3),
+        "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+    }
+
+
+def in_own_process(arguments: list[str]) -> dict[str, Any]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments], capture_output=True, text=True, check=True, env=env
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shared", type=Path, default=Path("../shared/data"))
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument(
+        "--titan", nargs=2, metavar=("TRACE", "POLICY"), help="Measure one case (used internally)."
+    )
+    parser.add_argument("--rigid", type=int, metavar="JOBS", help="Measure one case (used internally).")
+    parser.add_argument("--quick", action="store_true", help="Leave out ours and the large cases.")
+    given = parser.parse_args()
+    if given.titan:
+        print(json.dumps(titan_case(given.shared, *given.titan)))
+        return
+    if given.rigid:
+        print(json.dumps(rigid_case(given.rigid)))
+        return
+    rows = []
+    for policy in HEURISTICS if given.quick else HEURISTICS + SOLVERS:
+        row = in_own_process(["--shared", str(given.shared), "--titan", "FM-2-vit", policy])
+        rows.append({"case": "FM-2-vit", "policy": policy, **row})
+        print(json.dumps(rows[-1]), flush=True)
+    for jobs in () if given.quick else (LARGE // 4, LARGE):
+        row = in_own_process(["--rigid", str(jobs)])
+        rows.append({"case": f"rigid-{jobs}-on-10000", "policy": "fifo", **row})
+        print(json.dumps(rows[-1]), flush=True)
+    if given.output is not None:
+        given.output.parent.mkdir(parents=True, exist_ok=True)
+        given.output.write_text(json.dumps({"machine": describe(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
