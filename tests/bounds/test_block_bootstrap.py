@@ -98,4 +98,5 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
         assert found is not None
         hits += found[0] <= 3.0 <= found[1]
     assert 0.84 <= hits / 400 <= 0.95
-    assert interval(np.array([1.0, 2.0])) is None
+    assert interval(np.array([1.0, 2.0, 3.0, 4.0])) is None
+    assert interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0])) is not None

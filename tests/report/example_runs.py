@@ -83,10 +83,10 @@ def result(trace: str, policy: str, seed: int, late: float = 0.0) -> SimulationR
 
 
 def comparison() -> tuple[list[dict[str, Any]], list[SimulationResult], list[JctBound | None]]:
-    """Return rows, results and bounds of ``compare``: four seeds of the first trace, one of the second."""
+    """Return rows, results and bounds of ``compare``: six seeds of the first trace, one of the second."""
     rows, results = [], []
     bound = JctBound(400.0, 300.0, 450.0, 4)
-    for trace, seeds in ((NASTY_TRACE, 4), ("other.swf", 1)):
+    for trace, seeds in ((NASTY_TRACE, 6), ("other.swf", 1)):
         for seed in range(seeds):
             for number, policy in enumerate(("tiresias", "ymir", "<i>odd</i>")):
                 run = result(trace, policy, seed, late=500.0 * (number != 1) + 90.0 * seed)

@@ -25,7 +25,7 @@ def test_traces_policies_and_seeds_are_grouped() -> None:
     assert [[run["policy"] for run in trace["runs"]] for trace in data] == [
         ["tiresias", "ymir", "<i>odd</i>"]
     ] * 2
-    assert [trace["seeds"] for trace in data] == [4, 1]
+    assert [trace["seeds"] for trace in data] == [6, 1]
     assert data[0]["bound"] == {
         "fastest": 400.0,
         "shortest_first": 300.0,
@@ -36,6 +36,9 @@ def test_traces_policies_and_seeds_are_grouped() -> None:
     low, high = first["mean_interval"]
     assert low < first["row"]["mean_jct_s"] < high
     assert second["mean_interval"] is None
+    assert second["ratio_interval"] is None
+    # the bound is the same for every seed here, so both intervals tell the same
+    assert np.array(first["ratio_interval"]) == pytest.approx(np.array([low, high]) / 450.0)
     assert second["cdf"]["low"] is None
     share, lower, upper = (np.asarray(first["cdf"][name]) for name in ("share", "low", "high"))
     assert share[0] > 0.0

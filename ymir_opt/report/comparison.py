@@ -8,6 +8,7 @@ from typing import Any
 from ymir_opt.report.html import Html, asset, el, join, page
 from ymir_opt.report.run_data import comparison_data
 from ymir_opt.report.text import NONE, amount, count_of, figure, percent
+from ymir_opt.simulator.bootstrap import interval_factor
 from ymir_opt.simulator.bounds import JctBound
 from ymir_opt.simulator.results import SimulationResult
 
@@ -63,8 +64,9 @@ def _lead(data: Sequence[Mapping[str, Any]], policies: Sequence[str]) -> str:
     seeds = max((trace["seeds"] for trace in data), default=1)
     number = f"{len(policies)} {'policy' if len(policies) == 1 else 'policies'}"
     text = f"{number} on {count_of(len(data), 'trace')}"
-    if seeds > 2:
-        text += f", each with {count_of(seeds - 1, 'resampled trace')}; intervals are of 95 %"
+    if seeds > 1:
+        text += f", each also resampled {count_of(seeds - 1, 'time')}"
+        text += "; intervals are of 95 %" if interval_factor(seeds) else ": too few for intervals"
     return text + "."
 
 
@@ -173,16 +175,21 @@ def _line(run: Mapping[str, Any], bound: Mapping[str, Any] | None, best: Mapping
     cells = [el("td", el("i", class_="dot", data_policy=run["policy"]), run["policy"])]
     if bound:
         ratio = None if row["mean_jct_s"] is None or not bound["mean"] else row["mean_jct_s"] / bound["mean"]
-        cells.append(el("td", NONE if ratio is None else f"{figure(ratio, 3)} ×", class_="num"))
+        shown: list[Any] = [NONE if ratio is None else f"{figure(ratio, 3)} ×"]
+        shown.append(_plus_minus(run["ratio_interval"], 1.0))
+        cells.append(el("td", shown, class_="num"))
     for _, key, text, sense in _COLUMNS:
         value = row.get(key)
-        shown: list[Any] = [text(value)]
-        if key == "mean_jct_s" and run["mean_interval"] is not None:
-            low, high = run["mean_interval"]
-            shown.append(el("span", f" ± {figure((high - low) / 7200, 2)}", class_="note"))
+        shown = [text(value), _plus_minus(run["mean_interval"], 3600.0) if key == "mean_jct_s" else None]
         top = sense and value is not None and value == best.get(key)
         cells.append(el("td", shown, class_="num best" if top else "num"))
     return el("tr", cells)
+
+
+def _plus_minus(limits: tuple[float, float] | None, unit: float) -> Html | None:
+    if limits is None:
+        return None
+    return el("span", f" ± {figure((limits[1] - limits[0]) / 2 / unit, 2)}", class_="note")
 
 
 def _verdict(runs: Sequence[Mapping[str, Any]], bound: Mapping[str, Any] | None) -> str:

@@ -80,14 +80,16 @@ def _trace(
         "origin_s": origin,
         "grid": grid,
         "runs": [
-            _run(policy, rows[shown[policy]], [results[k] for k in _ordered(seeds)], grid, origin)
+            _run(
+                policy,
+                rows[shown[policy]],
+                [(results[k], bounds[k]) for _, k in sorted(seeds.items())],
+                grid,
+                origin,
+            )
             for policy, seeds in by_policy.items()
         ],
     }
-
-
-def _ordered(seeds: Mapping[int, int]) -> list[int]:
-    return [seeds[seed] for seed in sorted(seeds)]
 
 
 def _of(result: SimulationResult) -> FloatArray:
@@ -104,21 +106,25 @@ def _origin_s(results: Sequence[SimulationResult]) -> float:
 def _run(
     policy: str,
     row: Mapping[str, Any],
-    replicates: list[SimulationResult],
+    replicates: list[tuple[SimulationResult, JctBound | None]],
     grid: FloatArray,
     origin: float,
 ) -> dict[str, Any]:
-    """Return a policy's entry; `replicates` are its runs by seed, the original first."""
-    result = replicates[0]
+    """Return a policy's entry; `replicates` are its runs by seed with their bounds, the original first."""
+    result = replicates[0][0]
     ratios = np.sort(rho(result.jobs))
-    means = np.array([r.mean_jct_s for r in replicates])
-    limits = interval(means) if np.isfinite(means).all() else None
+    means = np.array([r.mean_jct_s for r, _ in replicates])
+    # Each resampled trace has a bound of its own: how hard it is cancels out of the ratio.
+    least = np.array(
+        [np.nan if bound is None or not bound.mean_s else bound.mean_s for _, bound in replicates]
+    )
     over = timeline(result)
     return {
         "policy": policy,
         "row": dict(row),
-        "mean_interval": limits,
-        "cdf": _cdf(replicates, grid),
+        "mean_interval": interval(means) if np.isfinite(means).all() else None,
+        "ratio_interval": interval(means / least) if np.isfinite(means / least).all() else None,
+        "cdf": _cdf([r for r, _ in replicates], grid),
         "rho": None
         if not len(ratios)
         else {
@@ -144,9 +150,10 @@ def _cdf(replicates: list[SimulationResult], grid: FloatArray) -> dict[str, Floa
         took = np.sort(_of(result))
         shares.append(np.searchsorted(took, grid, side="right") / max(1, len(took)))
     first = np.round(shares[0], 5)
-    if len(shares) < 3:
+    factor = interval_factor(len(shares))
+    if factor is None:
         return {"share": first, "low": None, "high": None}
-    half = (interval_factor(len(shares)) or 0.0) * np.std(np.array(shares[1:]), axis=0, ddof=1)
+    half = factor * np.std(np.array(shares[1:]), axis=0, ddof=1)
     low = np.maximum.accumulate(np.clip(first - half, 0.0, 1.0))
     high = np.maximum.accumulate(np.clip(first + half, 0.0, 1.0))
     return {

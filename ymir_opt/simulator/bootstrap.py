@@ -21,6 +21,7 @@ __all__ = ["DEFAULT_BLOCKS", "bootstrap", "interval", "interval_factor"]
 DEFAULT_BLOCKS = 12
 """Blocks that a trace is made of unless a length is given."""
 _MOST_BLOCKS = 100_000
+_LEAST_REPLICATES = 4
 
 
 def bootstrap(workload: Workload, seed: int, block_s: float | None = None) -> Workload:
@@ -104,7 +105,7 @@ def interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, f
     Returns
     -------
     (float, float) or None
-        None with fewer than two replicates.
+        None with fewer than four replicates: their spread is no estimate.
     """
     factor = interval_factor(len(values), level)
     if factor is None:
@@ -114,7 +115,7 @@ def interval(values: NDArray[np.float64], level: float = 0.95) -> tuple[float, f
 
 
 def interval_factor(number: int, level: float = 0.95) -> float | None:
-    """Return half the interval's width over the replicates' spread, for so many values; None below three."""
+    """Return half the interval's width over the replicates' spread, for so many values; None below five."""
     from scipy.special import stdtrit
 
-    return None if number < 3 else float(stdtrit(number - 2, 0.5 + level / 2))
+    return None if number < 1 + _LEAST_REPLICATES else float(stdtrit(number - 2, 0.5 + level / 2))

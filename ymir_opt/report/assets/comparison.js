@@ -69,20 +69,22 @@
     const data = [{
       type: "bar", orientation: "h", y: runs.map((run) => plain(run.policy)), x: runs.map((run) => hours(run.row.mean_jct_s)),
       marker: { color: runs.map((run) => alpha(colour.get(run.policy), OURS(run.policy) ? 1 : 0.72)) },
-      text: runs.map((run) => {
-        const mean = `${hours(run.row.mean_jct_s).toPrecision(3)} h`;
-        return best ? `${mean}, ${(run.row.mean_jct_s / best).toPrecision(3)} ×` : mean;
-      }),
-      textposition: "auto", insidetextanchor: "end", textangle: 0, textfont: { color: css("--ink") },
       error_x: {
         type: "data", symmetric: false, color: css("--ink"), thickness: 1.2, width: 4,
         array: runs.map((run) => run.mean_interval ? hours(run.mean_interval[1] - run.row.mean_jct_s) : 0),
-        arrayminus: runs.map((run) => run.mean_interval ? hours(run.row.mean_jct_s - run.mean_interval[0]) : 0),
+        arrayminus: runs.map((run) => run.mean_interval ? hours(run.row.mean_jct_s - Math.max(0, run.mean_interval[0])) : 0),
         visible: runs.some((run) => run.mean_interval),
       },
       hovertemplate: "%{y}: %{x:.3g} h<extra></extra>",
     }];
-    const shapes = [], annotations = [];
+    const shapes = [];
+    const annotations = runs.map((run) => {
+      const mean = `${hours(run.row.mean_jct_s).toPrecision(3)} h`;
+      return {
+        x: 1, xref: "paper", xanchor: "right", y: plain(run.policy), yref: "y", showarrow: false,
+        text: best ? `${mean} · ${(run.row.mean_jct_s / best).toPrecision(3)} ×` : mean,
+      };
+    });
     if (trace.bound) {
       const names = { fastest: "each alone", shortest_first: "one machine", slot_prices: "slot prices" };
       for (const [key, name] of Object.entries(names)) {
@@ -102,7 +104,7 @@
       }
     }
     draw("bound", data, {
-      xaxis: axis({ title: "hours", rangemode: "tozero" }), yaxis: axis({}), shapes, annotations,
+      xaxis: axis({ title: "hours", rangemode: "tozero", domain: [0, 0.76] }), yaxis: axis({}), shapes, annotations,
       margin: { l: 8, r: 16, t: 28, b: 8 }, bargap: 0.35,
     });
   };
