@@ -94,16 +94,14 @@ def _larger(table: ColumnTable, fewest: Callable[[Shape], int]) -> BoolArray:
     level = np.array([s.level for s in shapes] + [0], dtype=np.int64)[table.shape]
     family = kind[table.shape]
     _, group = unique_rows(np.column_stack([_footprint(table), family, level]))
-    order = np.lexsort((table.cost, table.gpus, group))
-    best = np.iinfo(np.int64).max
-    current = -1
-    for row in order:
-        if family[row] < 0:
-            continue
-        if group[row] != current:
-            current, best = int(group[row]), np.iinfo(np.int64).max
-        if table.cost[row] >= best:
-            out[row] = True
-        else:
-            best = int(table.cost[row])
+    mine = np.flatnonzero(family >= 0)
+    order = mine[np.lexsort((table.cost[mine], table.gpus[mine], group[mine]))]
+    if len(order) < 2:
+        return out
+    # later groups lie lower, so that the running minimum starts afresh in each
+    floor = int(table.cost.min())
+    span = int(table.cost.max()) - floor + 1
+    rank = np.cumsum(np.r_[0, np.diff(group[order]) != 0])
+    lowered = table.cost[order] - floor - rank * span
+    out[order[1:]] = lowered[1:] >= np.minimum.accumulate(lowered)[:-1]
     return out

@@ -196,6 +196,9 @@ class QuotaTable:
 
     def charges(self, table: ColumnTable) -> Charges:
         """Return what every column is charged on every quota row."""
+        if not self.rows:
+            none = np.zeros(0, dtype=np.int64)
+            return Charges(none, none, none, np.zeros(0, dtype=np.bool_))
         holders = table.holders()
         column, position = np.nonzero(holders)
         row = self.row_of[self.queue_of[table.jobs[column, position]], table.type[column]]

@@ -23,20 +23,24 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+CODES = 2**62
+
 
 def unique_rows(values: IntArray) -> tuple[IntArray, IntArray]:
     """Return the distinct rows of int64[M, K] (values >= -1) and each row's index among them."""
     if not len(values):
         return values, np.zeros(0, np.int64)
-    span = values.max(axis=0) + 2
-    if np.prod(span.astype(np.float64)) < 2**62:
-        code = np.zeros(len(values), np.int64)
-        for column, width in zip(values.T, span, strict=True):
-            code = code * width + (column + 1)
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        return values[first], inverse
-    unique, inverse = np.unique(values, axis=0, return_inverse=True)
-    return unique, inverse.reshape(-1)
+    code, size = np.zeros(len(values), np.int64), 1
+    for column in values.T:
+        width = int(column.max()) + 2
+        if size * width >= CODES:
+            # the ranks among the prefixes so far keep the order of the rows
+            code = np.unique(code, return_inverse=True)[1]
+            size = int(code.max()) + 1
+        code = code * width + (column + 1)
+        size *= width
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return values[first], inverse
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from ymir_opt.placement.pack import place
 
 __all__ = ["fill"]
 
+BATCH = 2000
+"""Columns that are looked at together before one after the other."""
+
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
@@ -110,14 +113,12 @@ class _Filler:
         for group in instance.running:
             if group.keepable:
                 running[list(group.holders)] = True
-        barred = self.taken | running
-        present = table.jobs >= 0
-        hit = (present & barred[np.where(present, table.jobs, 0)]).any(axis=1)
-        self.candidates = np.flatnonzero((table.keep < 0) & ~hit)
+        barred = np.append(self.taken | running, False)
+        self.candidates = np.flatnonzero((table.keep < 0) & ~barred[table.jobs].any(axis=1))
         held = np.zeros(len(instance.running) + 1, dtype=np.bool_)
         held[self.keeps] = True
         self.free = available & ~held[instance.gpu_held]
-        self.added: list[int] = []
+        self.added: dict[int, None] = {}
         self._rows()
         self.used = profiled.copy()
         for c in chosen:
@@ -126,16 +127,17 @@ class _Filler:
     def _rows(self) -> None:
         """State the rows on GPUs over the candidates and the new columns already chosen."""
         self.new = [c for c in self.fixed if self.table.keep[c] < 0]
-        self.local = np.concatenate([self.candidates, np.array(self.new, dtype=np.int64)])
-        sub = self.table.take(self.local)
+        local = np.concatenate([self.candidates, np.array(self.new, dtype=np.int64)])
+        sub = self.table.take(local)
         builder = ModelBuilder()
         x = builder.variables(sub.cost)
         for family in (capacity_rows, resident_rows, rung_rows, resource_rows):
             family(builder, self.instance, self.free, sub, x)
         model = builder.build()
-        self.slack = model.row_upper.astype(np.int64)
+        self.slack: list[int] = model.row_upper.tolist()
         self.column_start, self.row, self.value = _columns(model, len(sub))
-        self.position = {int(c): i for i, c in enumerate(self.local)}
+        self.position = np.full(len(self.table), -1, dtype=np.int64)
+        self.position[local] = np.arange(len(local))
         self.charges = self.quotas.charges(self.table)
         self.charge_order = np.argsort(self.charges.column, kind="stable")
         self.charge_start = np.searchsorted(
@@ -145,28 +147,30 @@ class _Filler:
         for c in self.new:
             self._use(c, 1)
 
-    def _entries(self, c: int) -> tuple[IntArray, IntArray]:
+    def _entries(self, c: int) -> tuple[list[int], list[int]]:
         i = self.position[c]
         span = slice(self.column_start[i], self.column_start[i + 1])
-        return self.row[span], self.value[span]
+        return self.row[span].tolist(), self.value[span].tolist()
 
     def _use(self, c: int, sign: int) -> None:
-        row, value = self._entries(c)
-        self.slack[row] -= sign * value
+        for row, value in zip(*self._entries(c), strict=True):
+            self.slack[row] -= sign * value
 
     def _charged(self, c: int) -> tuple[IntArray, IntArray]:
         rows = self.charge_order[self.charge_start[c] : self.charge_start[c + 1]]
         return self.charges.row[rows], self.charges.value[rows]
 
     def _charge(self, c: int, sign: int) -> None:
-        row, value = self._charged(c)
-        self.used[row] += sign * value
+        if len(self.charges.row):
+            row, value = self._charged(c)
+            self.used[row] += sign * value
 
     def fits(self, c: int) -> bool:
         """Say whether a column fits beside what is chosen."""
-        row, value = self._entries(c)
-        if np.any(value > self.slack[row]):
+        if any(value > self.slack[row] for row, value in zip(*self._entries(c), strict=True)):
             return False
+        if not len(self.charges.row):
+            return True
         rows, charges = self._charged(c)
         for r, charge in zip(rows.tolist(), charges.tolist(), strict=True):
             rule = self.quotas.rows[r]
@@ -192,56 +196,77 @@ class _Filler:
         self._charge(c, 1)
         members = self.table.jobs[c]
         self.taken[members[members >= 0]] = True
-        self.added.append(c)
+        self.added[c] = None
 
     def _drop(self, c: int) -> None:
         self._use(c, -1)
         self._charge(c, -1)
         members = self.table.jobs[c]
         self.taken[members[members >= 0]] = False
-        self.added.remove(c)
+        del self.added[c]
 
     def add(self, candidates: IntArray) -> None:
         """Add columns in this order where they fit."""
-        jobs = self.table.jobs
-        for c in candidates.tolist():
-            members = jobs[c]
-            if not self.taken[members[members >= 0]].any() and self.fits(c):
-                self._accept(c)
+        for begin in range(0, len(candidates), BATCH):
+            batch = candidates[begin : begin + BATCH]
+            # nothing is given back meanwhile, so what cannot be added now never can
+            for c in batch[self._open(batch)].tolist():
+                members = self.table.jobs[c]
+                if not self.taken[members[members >= 0]].any() and self.fits(c):
+                    self._accept(c)
+
+    def _open(self, columns: IntArray) -> BoolArray:
+        """Say which columns have no member yet and find room in every row on GPUs."""
+        ok = np.asarray(~np.append(self.taken, False)[self.table.jobs[columns]].any(axis=1))
+        at = self.position[columns]
+        length = self.column_start[at + 1] - self.column_start[at]
+        end = np.cumsum(length)
+        entry = np.arange(int(length.sum())) + np.repeat(self.column_start[at] - end + length, length)
+        slack = np.array(self.slack, dtype=np.int64)
+        tight = self.value[entry] > slack[self.row[entry]]
+        ok[np.repeat(np.arange(len(columns)), length)[tight]] = False
+        return ok
 
     def enlarge(self) -> None:
         """Give idle GPUs to chosen groups: the best saving per added GPU first."""
-        options: dict[tuple[int, ...], list[int]] = {}
-        wanted = {self._set(c) for c in self.added}
-        for c in self.candidates.tolist():
-            key = self._set(c)
-            if key in wanted:
-                options.setdefault(key, []).append(c)
+        others = self._variants()
+        lead = self.table.jobs[others, 0]
         for _ in range(4):
-            moves = []
-            for c in self.added:
-                for other in options[self._set(c)]:
-                    gain = int(self.table.cost[c] - self.table.cost[other])
-                    if gain > 0:
-                        grown = max(int(self.table.gpus[other] - self.table.gpus[c]), 1)
-                        moves.append((-gain / grown, c, other))
+            now = self._holder()[lead]
+            gain = self.table.cost[now] - self.table.cost[others]
+            better = np.flatnonzero(gain > 0)
+            grown = np.maximum(self.table.gpus[others[better]] - self.table.gpus[now[better]], 1)
+            order = better[np.lexsort((others[better], now[better], -gain[better] / grown))]
             changed = False
-            done: set[int] = set()
-            for _, c, other in sorted(moves):
-                if c in done or c not in self.added:
+            for c, other in zip(now[order].tolist(), others[order].tolist(), strict=True):
+                if c not in self.added:
                     continue
                 self._drop(c)
                 if self.fits(other):
                     self._accept(other)
-                    done.add(c)
                     changed = True
                 else:
                     self._accept(c)
             if not changed:
                 return
 
-    def _set(self, c: int) -> tuple[int, ...]:
-        return tuple(sorted(int(j) for j in self.table.jobs[c] if j >= 0))
+    def _holder(self) -> IntArray:
+        """Return the added column of each job, -1 without."""
+        holder = np.full(len(self.taken) + 1, -1, dtype=np.int64)
+        added = np.fromiter(self.added, dtype=np.int64, count=len(self.added))
+        holder[self.table.jobs[added]] = added[:, None]
+        holder[-1] = -1
+        return holder
+
+    def _variants(self) -> IntArray:
+        """Return the candidates with exactly the members of an added column."""
+        holder = self._holder()
+        of = np.where(self.table.jobs[self.candidates] >= 0, holder[self.table.jobs[self.candidates]], -1)
+        same = of[:, 0] >= 0
+        present = self.table.jobs[self.candidates] >= 0
+        same &= (~present | (of == of[:, :1])).all(axis=1)
+        same &= self.table.size[self.candidates] == self.table.size[of[:, 0]]
+        return self.candidates[same]
 
     def place(self) -> tuple[IntArray, tuple[IntArray, ...]]:
         """Place everything; columns that the linear rows let through but no node can hold are dropped."""
