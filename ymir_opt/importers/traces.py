@@ -1,4 +1,4 @@
-"""Traces of other systems as one document, and readers that make workloads of them.
+"""Traces of other systems as one document, and such a document as a workload.
 
 Schema ``ymir.trace/1``: jobs with their true work and, where it was measured, their speed. A job with `run_s`
 is rigid: so many seconds on its `gpus`. A job with `samples` runs at the rows of `speeds`.
@@ -24,8 +24,6 @@ from ymir_opt.domain.base import (
     short,
 )
 from ymir_opt.domain.errors import InputError, NotFoundError
-from ymir_opt.importers.base import Imported
-from ymir_opt.simulator.traces import TraceOptions
 from ymir_opt.simulator.workload import RigidSpeeds, Speeds, TraceJob, TransferTruth, Workload
 
 __all__ = [
@@ -34,12 +32,8 @@ __all__ = [
     "SpeedRow",
     "TraceDocument",
     "TraceEntry",
-    "document_reader",
-    "gavel_reader",
     "parse_trace",
-    "philly_reader",
     "read_text",
-    "swf_reader",
     "workload_of",
 ]
 
@@ -245,76 +239,3 @@ def read_text(path: str | Path) -> str:
         raise NotFoundError(str(path), f"cannot be read ({error.strerror})", "check the path") from None
     except UnicodeDecodeError as error:
         raise InputError(str(path), f"byte {error.start} is not UTF-8", "save the file as UTF-8") from None
-
-
-class _Reader:
-    """Reads one format for simulations (entry-point group ``ymir_opt.traces``)."""
-
-    def matches(self, path: Path, head: bytes) -> bool:
-        """Say whether a file that begins with `head` is of this format."""
-        raise NotImplementedError
-
-    def document(self, path: Path, options: TraceOptions) -> TraceDocument:
-        """Return the trace."""
-        raise NotImplementedError
-
-    def read(self, path: Path, options: TraceOptions) -> Workload:
-        """Return the workload; raises `InputError` naming file, line and column."""
-        document = self.document(path, options)
-        if not document.name:
-            document = document.model_copy(update={"name": path.stem})
-        return workload_of(document, options.gpu_types)
-
-
-class _Document(_Reader):
-    def matches(self, path: Path, head: bytes) -> bool:
-        return head.lstrip(_BLANK).startswith(b"{")
-
-    def document(self, path: Path, options: TraceOptions) -> TraceDocument:
-        return parse_trace(read_text(path), str(path))
-
-
-class _Swf(_Reader):
-    def matches(self, path: Path, head: bytes) -> bool:
-        start = head.lstrip(_BLANK)
-        return start.startswith(b";") or (b"," not in start and len(start.partition(b"\n")[0].split()) == 18)
-
-    def document(self, path: Path, options: TraceOptions) -> TraceDocument:
-        from ymir_opt.importers.swf import import_swf
-
-        return _found(import_swf(str(path)))
-
-
-class _Philly(_Reader):
-    def matches(self, path: Path, head: bytes) -> bool:
-        return head.lstrip(_BLANK).startswith(b"[")
-
-    def document(self, path: Path, options: TraceOptions) -> TraceDocument:
-        from ymir_opt.importers.philly import import_philly
-
-        return _found(import_philly(str(path)))
-
-
-class _Gavel(_Reader):
-    def matches(self, path: Path, head: bytes) -> bool:
-        return head.lstrip(_BLANK).partition(b"\n")[0].count(b"\t") in (6, 9)
-
-    def document(self, path: Path, options: TraceOptions) -> TraceDocument:
-        from ymir_opt.importers.gavel_trace import import_gavel_trace
-
-        return _found(
-            import_gavel_trace(str(path), throughputs=options.profiles, gpu_types=options.gpu_types)
-        )
-
-
-def _found(imported: Imported) -> TraceDocument:
-    assert isinstance(imported.document, TraceDocument)
-    return imported.document
-
-
-_BLANK = b"\xef\xbb\xbf \t\r\n"
-
-document_reader = _Document()
-gavel_reader = _Gavel()
-philly_reader = _Philly()
-swf_reader = _Swf()
