@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ymir_opt.cli.console import Output
-from ymir_opt.cli.files import emit, read_bytes
+from ymir_opt.cli.files import emit, read_bytes, write_text
 from ymir_opt.cli.options import Json
 
 if TYPE_CHECKING:
@@ -39,20 +39,24 @@ def evaluate(
     quick: Annotated[
         bool, typer.Option("--quick", help="A small part of the data, to see that it works.")
     ] = False,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the tables of docs/models.md.")
-    ] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
+    docs: Annotated[
+        str | None, typer.Option(metavar="FILE.md", help="Put the tables between their marks in a document.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Judge a model on held-out data, beside simple baselines: one object per split and model."""
     from ymir_models.evaluation import as_json as row_json
-    from ymir_models.evaluation import markdown
+    from ymir_models.evaluation import markdown, replace_block, summary
     from ymir_models.registry import find
 
+    document = None if docs is None else read_bytes(docs).decode("utf-8", errors="replace")
     rows = find(kind).evaluate(Path(data), quick=quick)
+    if docs is not None and document is not None:
+        write_text(docs, replace_block(document, kind, markdown(summary(rows)), docs))
     out = Output(json=as_json or as_markdown)
     if as_markdown:
-        emit(markdown(rows))
+        emit(markdown(summary(rows)))
     elif out.wants_json:
         emit("".join(json.dumps(row_json(row)) + "\n" for row in rows))
     if out.wants_tables:

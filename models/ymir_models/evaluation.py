@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Row", "Target", "as_json", "markdown", "number"]
+from ymir_opt.domain.errors import InputError
+
+__all__ = ["Row", "Target", "as_json", "markdown", "number", "replace_block", "summary"]
 
 Metrics = Mapping[str, float]
 
@@ -130,3 +132,26 @@ def markdown(rows: Sequence[Row]) -> str:
         notes = dict.fromkeys(row.note for row in chosen if row.note)
         lines += ["", *(f"{note}\n" for note in notes)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows without the parts of those splits that have a row over everything (``all``)."""
+    whole = {row.split for row in rows if row.model == "all"}
+    return [row for row in rows if row.split not in whole or row.model == "all"]
+
+
+def replace_block(text: str, kind: str, block: str, place: str) -> str:
+    """Return a document with the tables of one evaluation put between its marks.
+
+    The marks are ``<!-- begin evaluate KIND -->`` and ``<!-- end evaluate KIND -->``, a line each.
+
+    Raises
+    ------
+    InputError
+        If a mark is missing or the two are in the wrong order.
+    """
+    begin, end = f"<!-- begin evaluate {kind} -->\n", f"<!-- end evaluate {kind} -->"
+    first, last = text.find(begin), text.find(end)
+    if first < 0 or last < first:
+        raise InputError(place, f"has no marks for {kind}", f"write {begin.strip()} and {end} into it")
+    return f"{text[: first + len(begin)]}\n{block}\n{text[last:]}"

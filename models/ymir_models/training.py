@@ -67,7 +67,10 @@ def train(
             raise InputError(
                 str(data or "--profiles"), "holds nothing to fit", "name a folder with titan, gavel, ..."
             )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(str(folder), f"cannot be made ({error.strerror})", "name another folder") from None
     return [write(kind.fit(data, own), folder) for kind in chosen]
 
 

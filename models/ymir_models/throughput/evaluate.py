@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ FloatArray = NDArray[np.float64]
 DESIGN = ((1, 0.0), (1, 0.5), (1, 1.0), (2, 0.0), (4, 0.5), (8, 0.0), (12, 1.0), (16, 0.0))
 """The eight profiled configurations: GPUs (packed), and where in the measured local batches."""
 
+CONTROL = "control: shuffled labels"
 SPLITS = ("between batches", "held-out count", "8 configurations", "more nodes")
 TARGETS = {
     "between batches": (Target("mape", 0.006),),
@@ -36,6 +38,8 @@ NOTES = {
     "measured apart); everything else up to four nodes is scored.",
     "more nodes": "Trained on placements of at most four nodes; 6 to 16 nodes are scored. cover80 and "
     "cover95 are the shares of steps inside the intervals.",
+    CONTROL: "The step times of the training rows (four in five) are permuted among them. skill is 1 - "
+    "mean absolute log error over that of the training median: it must not be above zero.",
 }
 
 
@@ -171,7 +175,33 @@ def evaluate(folder: Path, *, quick: bool = False) -> list[Row]:
             rows.append(_row(split, f"{model} on {gpu_type}", actual, all_found, covers[-1:]))
         actual = np.concatenate(pooled.pop("truth"))
         rows.append(_row(split, "all", actual, {n: np.concatenate(v) for n, v in pooled.items()}, covers))
-    return rows
+    return [*rows, _control(tables)]
+
+
+def _control(tables: list[tuple[str, str, StepRows, StepRows]]) -> Row:
+    """Return what is learnt from shuffled step times: nothing, if the evaluation is honest."""
+    rng = np.random.default_rng(0)
+    ours: list[FloatArray] = []
+    constant: list[FloatArray] = []
+    for gpu_type, model, rows, _ in tables:
+        held = rng.permutation(len(rows)) % 5 == 0
+        train, test = rows.take(~held), rows.take(held)
+        order = rng.permutation(len(train))
+        mixed = replace(train, step_s=train.step_s[order], sync_s=np.full(len(train), np.nan))
+        found = predict(fit_step(Key(model, None, "", gpu_type), mixed), test)
+        ours.append(np.abs(np.log(found / test.step_s)))
+        constant.append(np.abs(np.log(np.median(train.step_s) / test.step_s)))
+    error, middle = (float(np.concatenate(parts).mean()) for parts in (ours, constant))
+    return Row(
+        "throughput",
+        CONTROL,
+        "all",
+        sum(map(len, ours)),
+        {"log error": error, "skill": 1 - error / middle},
+        {"training median": {"log error": middle}},
+        (Target("skill", 0.02),),
+        NOTES[CONTROL],
+    )
 
 
 def _covered(model: StepModel, test: StepRows) -> FloatArray:
