@@ -1,0 +1,1 @@
+"""The profile store: every measurement once, in SQLite or PostgreSQL."""
