@@ -385,7 +385,7 @@ class Expander:
             finish_s=padded(finish, np.nan),  # type: ignore[arg-type]
             cost=quanta,
             shapes=shapes,
-            queued_cost=evaluator.quanta(evaluator.queued_cost),
+            queued_cost=evaluator.queued_quanta,
             quantum=evaluator.quantum,
         )
 
@@ -435,6 +435,6 @@ class Expander:
             finish_s=finish,
             cost=evaluator.quanta(cost),
             shapes=(),
-            queued_cost=evaluator.quanta(evaluator.queued_cost),
+            queued_cost=evaluator.queued_quanta,
             quantum=evaluator.quantum,
         )

@@ -206,6 +206,10 @@ def _groups(snapshot: Snapshot) -> None:
                     f"{short(name)} runs, but waits in a sequence",
                     "only the first member of a sequence holds GPUs",
                 )
+        if group.mode is not Mode.SOLO and len(group.jobs) == 1:
+            raise InputError(
+                f"{place}.mode", f"{group.mode.value} with 1 job", "the last member of a group runs solo"
+            )
         if group.mode is Mode.SOLO and len(group.jobs) > 1:
             raise InputError(f"{place}.mode", f"solo with {len(group.jobs)} jobs", "name the sharing mode")
         for name in group.starts_from:

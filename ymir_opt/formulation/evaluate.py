@@ -480,3 +480,16 @@ class Evaluator:
     def quanta(self, cost: FloatArray) -> IntArray:
         """Return costs as integers."""
         return np.rint(np.asarray(cost) / self.quantum).astype(np.int64)
+
+    @cached_property
+    def queued_quanta(self) -> IntArray:
+        """Cost of leaving each job out, in quanta, int64[J].
+
+        Stopping what could go on is a change and costs one quantum more: a job whose worth is lost in
+        the rounding is not stopped for nothing.
+        """
+        out = self.quanta(self.queued_cost)
+        for group in self.instance.running:
+            if group.keepable:
+                out[list(group.holders)] += 1
+        return out

@@ -17,8 +17,12 @@ def jain(values: NDArray[np.float64]) -> float | None:
     """Return Jain's fairness index ``(sum v)^2 / (n sum v^2)``, 1 if all are equal; None without values."""
     if not len(values):
         return None
-    square = float((values**2).sum())
-    return float(values.sum()) ** 2 / (len(values) * square) if square > 0 else 1.0
+    top = float(values.max())
+    if top <= 0:
+        return 1.0
+    # the index does not change with the unit, and squares of figures below 1 cannot overflow
+    shares = values / top
+    return float(shares.sum() ** 2 / (len(shares) * (shares**2).sum()))
 
 
 def fragmentation(free: NDArray[np.int64], size: NDArray[np.int64]) -> float | None:

@@ -138,5 +138,6 @@ def _terms(
         sums["deadlines"] += deadlines
         sums["preemption"] += stopped
     moves = int((table.keep[columns] < 0).sum())
-    sums["changes"] = moves * table.quantum
+    stops = int((evaluator.queued_quanta - evaluator.quanta(evaluator.queued_cost))[queued].sum())
+    sums["changes"] = (moves + stops) * table.quantum
     return sums

@@ -1,8 +1,8 @@
 """Invariant 7: the objective is the recomputed cost, no bound exceeds it, gaps follow their formula.
 
 The cost of the plan is the sum over its groups of their cost in whole quanta (a group that starts,
-grows or moves pays one extra quantum) and of the queueing cost of every job that is in no group. A
-group starts warm if its foundation model is resident on all its GPUs.
+grows or moves pays one extra quantum, and so does stopping what could go on) and of the queueing cost of
+every job that is in no group. A group starts warm if its foundation model is resident on all its GPUs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def cost(facts: Facts, evaluator: Evaluator) -> Iterator[Violation]:
             f"{solver.objective:.12g} is stated, but the plan costs {total * quantum:.12g} "
             f"({total} quanta of {quantum:.6g})",
         )
-    queueing = int(evaluator.quanta(evaluator.queued_cost).sum()) * quantum
+    queueing = int(evaluator.queued_quanta.sum()) * quantum
     yield from _gaps(facts.plan, queueing)
 
 
@@ -72,7 +72,7 @@ def _gaps(plan: Plan, queueing: float) -> Iterator[Violation]:
 def plan_quanta(facts: Facts, evaluator: Evaluator, faults: list[Violation]) -> int:
     """Return the plan's cost in quanta; groups that cannot be priced or are not admitted are faults."""
     instance = evaluator.instance
-    queued = evaluator.quanta(evaluator.queued_cost)
+    queued = evaluator.queued_quanta
     covered = np.zeros(len(instance.jobs), dtype=np.bool_)
     total = 0
     batches: dict[tuple[Mode, int], list[Placed]] = defaultdict(list)

@@ -1,0 +1,55 @@
+"""Snapshots that once broke the planner, as small as they get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scenario_kit import NOW, acts, job, node, running, snapshot
+
+from ymir_opt import check, solve
+from ymir_opt.domain.errors import InputError
+from ymir_opt.domain.plan import Plan
+from ymir_opt.domain.snapshot import Mode, RunningGroup, Snapshot
+from ymir_opt.domain.validate import validate
+from ymir_opt.estimates import Estimates
+from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.instance import Instance
+from ymir_opt.planner.metrics import jain
+
+
+def proven(source: Snapshot, **options: Any) -> dict[str, str]:
+    """Return each job's action in a plan that the planner found itself, not its fallback."""
+    plan: Plan = solve(source, **options)
+    assert not check(source, plan)
+    assert "note" not in plan.labels
+    found: dict[str, str] = acts(plan)
+    return found
+
+
+@pytest.mark.parametrize("fields", [{"weight": 1e-9}, {"remaining_samples": 1e18}])
+def test_keeping_is_cheaper_than_stopping_even_where_the_worth_is_lost_in_the_rounding(
+    fields: dict[str, Any],
+) -> None:
+    slow = running(job("slow", **fields), {"n0": (0,)})
+    source = snapshot([node("n0", 4)], [slow, job("large", gpus=2, weight=1e6)])
+    evaluator = Evaluator(Instance.of(source), Estimates(source))
+    kept = int(evaluator.quanta(evaluator.keeps[0].cost)[0])
+    assert kept == int(evaluator.quanta(evaluator.queued_cost)[0])
+    assert kept < int(evaluator.queued_quanta[0])
+    assert proven(source) == {"slow": "keep", "large": "start"}
+
+
+@pytest.mark.parametrize("mode", [m for m in Mode if m is not Mode.SOLO])
+def test_the_last_member_of_a_group_is_solo(mode: Mode) -> None:
+    source = snapshot([node("n0", 4)], [running(job("a"), {"n0": (0,)})])
+    left = RunningGroup(id="g", mode=mode, jobs=("a",), started_at_s=NOW - 60.0)
+    with pytest.raises(InputError, match=f"{mode.value} with 1 job; .* solo"):
+        validate(source.model_copy(update={"groups": (left,)}))
+
+
+def test_fairness_of_jobs_that_take_next_to_no_time() -> None:
+    assert jain(np.array([1e300, 1e300, 0.0])) == pytest.approx(2 / 3)
+    assert jain(np.zeros(3)) == 1.0
+    assert jain(np.array([])) is None
