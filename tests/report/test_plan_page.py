@@ -64,8 +64,10 @@ def test_a_plan_of_another_snapshot_is_refused(what: str) -> None:
             nodes = (snapshot.cluster.nodes[0].model_copy(update={"gpus": 2}), *nodes)
         cluster = snapshot.cluster.model_copy(update={"nodes": nodes})
         snapshot = snapshot.model_copy(update={"cluster": cluster})
-    with pytest.raises(InputError, match="not in the snapshot"):
+    with pytest.raises(InputError, match="another snapshot"):
         plan_page(snapshot, plan)
+    with pytest.raises(InputError, match="not in the snapshot"):
+        plan_page(snapshot, plan.model_copy(update={"snapshot_sha256": snapshot_sha256(snapshot)}))
 
 
 def test_an_empty_cluster_and_an_unknown_gap_are_said() -> None:

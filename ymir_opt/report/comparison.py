@@ -119,8 +119,8 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], str], int], ...] = (
     ("preempted", "preemptions", amount, 0),
     ("GPU-h", "gpu_hours_used", lambda v: figure(v, 4), 0),
     ("switching", "gpu_hours_switching", lambda v: figure(v, 3), 0),
-    ("merges", "merges_kept", amount, 0),
-    ("rolled back", "merges_rolled_back", amount, 0),
+    ("in use", "utilisation", percent, 0),
+    ("merges", "merges", str, 0),
     ("plan p99", "plan_wall_p99_s", lambda v: NONE if v is None else f"{figure(1000 * v, 3)} ms", 0),
     ("value gap", "max_value_gap", percent, 0),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ymir_opt.domain.documents import snapshot_sha256
+from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.plan import ActionKind, Plan, SolverStatus
 from ymir_opt.domain.snapshot import Snapshot
 from ymir_opt.report.charts import bars
@@ -31,8 +33,12 @@ def plan_page(snapshot: Snapshot, plan: Plan) -> str:
     Raises
     ------
     InputError
-        The plan names a node, GPU or job that the snapshot does not have.
+        The plan was made for another snapshot, or names a node, GPU or job that this one does not have.
     """
+    if plan.snapshot_sha256 != snapshot_sha256(snapshot):
+        raise InputError(
+            "the plan", "was made for another snapshot", "give the snapshot that the plan was made for"
+        )
     occupancy = Occupancy.of(snapshot, plan)
     waiting = occupancy.waiting(snapshot)
     body = join(

@@ -119,9 +119,10 @@ def _run(
         [np.nan if bound is None or not bound.mean_s else bound.mean_s for _, bound in replicates]
     )
     over = timeline(result)
+    used = over.utilisation(*_extent(over))
     return {
         "policy": policy,
-        "row": dict(row),
+        "row": {**row, "utilisation": used if used is None else round(used, 3), "merges": _merges(row)},
         "mean_interval": interval(means) if np.isfinite(means).all() else None,
         "ratio_interval": interval(means / least) if np.isfinite(means / least).all() else None,
         "cdf": _cdf([r for r, _ in replicates], grid),
@@ -163,9 +164,18 @@ def _cdf(replicates: list[SimulationResult], grid: FloatArray) -> dict[str, Floa
     }
 
 
+def _merges(row: Mapping[str, Any]) -> str:
+    kept, back = row["merges_kept"], row["merges_rolled_back"]
+    return f"{kept}, {back} undone" if back else str(kept)
+
+
+def _extent(over: Timeline) -> tuple[float, float]:
+    """Return the first and the last change of a run."""
+    series = [s.time_s for s in (over.used_gpus, over.waiting_jobs) if len(s.time_s)]
+    return (min(t[0] for t in series), max(t[-1] for t in series)) if series else (0.0, 0.0)
+
+
 def _over(over: Timeline, origin: float) -> dict[str, Any]:
-    begin = [s.time_s[0] for s in (over.used_gpus, over.waiting_jobs) if len(s.time_s)]
-    end = [s.time_s[-1] for s in (over.used_gpus, over.waiting_jobs) if len(s.time_s)]
     share = None
     if len(over.total_gpus.time_s) and len(over.used_gpus.time_s):
         times = np.union1d(over.used_gpus.time_s, over.total_gpus.time_s)
@@ -178,7 +188,6 @@ def _over(over: Timeline, origin: float) -> dict[str, Any]:
         "utilisation": None if share is None else _steps(share, origin),
         "queue": _steps(over.waiting_jobs, origin),
         "fragmentation": _steps(over.fragmentation, origin),
-        "mean_utilisation": over.utilisation(min(begin), max(end)) if begin else None,
         "exact": over.exact,
     }
 
