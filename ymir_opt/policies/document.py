@@ -31,7 +31,7 @@ from ymir_opt.domain.snapshot import (
     Snapshot,
     StartSource,
 )
-from ymir_opt.policies.profiles import ProfileRows, task_name
+from ymir_opt.policies.profiles import ProfileRows, adapter_name, best_adapter, task_name
 from ymir_opt.policies.view import RIGID, Decision, GroupDecision, SnapshotView
 
 __all__ = ["Documents", "decision_of"]
@@ -216,7 +216,7 @@ class Documents:
                 over = group.probe == "passed"
                 probe = ProbeState(state="passed" if over else "running", evaluations_left=0 if over else 1)
             starts = {
-                view.id(row): StartSource(adapter=_adapter(kind))
+                view.id(row): StartSource(adapter=adapter_name(kind))
                 for row, kind in group.starts_from.items()
                 if kind in view.adapters
             }
@@ -247,21 +247,22 @@ class Documents:
 
     @staticmethod
     def _adapters(view: SnapshotView) -> tuple[CompletedAdapter, ...]:
+        """Return the adapters that some job would start or has started from; the others are dominated."""
         transfer = view.transfer
+        kinds = {int(kind) for kind in view.kind if kind >= 0}
+        found = [best_adapter(transfer, kind, view.adapters) for kind in kinds]
+        useful = {kind for kind in found if kind is not None}
+        useful |= {kind for group in view.groups for kind in group.starts_from.values()} & view.adapters
         return tuple(
             CompletedAdapter(
-                id=_adapter(kind),
+                id=adapter_name(kind),
                 foundation_model=transfer.models[kind],
                 task=task_name(transfer, kind) or f"class {kind}",
                 tenant="default",
                 sharing=Sharing.ALL,
             )
-            for kind in sorted(view.adapters)
+            for kind in sorted(useful)
         )
-
-
-def _adapter(kind: int) -> str:
-    return f"adapter-{kind}"
 
 
 def _allocation(names: tuple[str, ...], taken: tuple[tuple[int, int], ...]) -> FrozenDict:

@@ -20,7 +20,7 @@ from ymir_opt.domain.snapshot import (
 )
 from ymir_opt.policies.view import SnapshotView, TransferTable
 
-__all__ = ["ProfileRows", "task_name"]
+__all__ = ["ProfileRows", "adapter_name", "best_adapter", "task_name"]
 
 
 def task_name(transfer: TransferTable, kind: int) -> str | None:
@@ -97,35 +97,60 @@ def _switch(view: SnapshotView, keys: frozenset[int]) -> tuple[SwitchRow, ...]:
 
 
 def _transfer(view: SnapshotView, kinds: frozenset[int], adapters: frozenset[int]) -> tuple[TransferRow, ...]:
-    """Return warm starts from active and completed classes, and joint pairs of active ones."""
+    """Return warm starts and joint pairs of active classes, and each one's best completed adapter."""
     table = view.transfer
     rows = []
     for target in sorted(kinds):
-        for source in sorted(kinds | adapters):
-            if table.models[source] != table.models[target] or source == target:
+        for source in sorted(kinds - {target}):
+            if table.models[source] != table.models[target]:
                 continue
             for mode, ratio in (
                 (TransferMode.WARM_START, table.warm[target, source]),
                 (TransferMode.JOINT, table.joint[target, source]),
             ):
-                if not ratio > 0 or (mode is TransferMode.JOINT and source not in kinds):
-                    continue
-                names = [task_name(table, source)]
-                if mode is TransferMode.WARM_START and source in adapters:
-                    names.append(f"adapter-{source}")
-                for name in names:
-                    rows.append(
-                        TransferRow(
-                            mode=mode,
-                            foundation_model=table.models[target],
-                            source=name or "",
-                            target=task_name(table, target) or "",
-                            work_ratio=float(ratio),
-                            provenance=Provenance.MEASURED,
-                            matched_hyperparameters=False,
-                        )
-                    )
+                rows += _row(table, mode, task_name(table, source), target, float(ratio))
+        best = best_adapter(table, target, adapters)
+        if best is not None:
+            ratio = float(table.warm[target, best])
+            rows += _row(table, TransferMode.WARM_START, adapter_name(best), target, ratio)
     return tuple(rows)
+
+
+def _row(
+    table: TransferTable, mode: TransferMode, source: str | None, target: int, ratio: float
+) -> list[TransferRow]:
+    task = task_name(table, target)
+    if not ratio > 0 or source is None or task is None:
+        return []
+    return [
+        TransferRow(
+            mode=mode,
+            foundation_model=table.models[target],
+            source=source,
+            target=task,
+            work_ratio=ratio,
+            provenance=Provenance.MEASURED,
+            matched_hyperparameters=False,
+        )
+    ]
+
+
+def adapter_name(kind: int) -> str:
+    """Return the id of the adapter that a completed job of a class left."""
+    return f"adapter-{kind}"
+
+
+def best_adapter(table: TransferTable, target: int, adapters: frozenset[int]) -> int | None:
+    """Return the completed class from which a job of class `target` has least work, None if none saves any.
+
+    Every other adapter is dominated: a start from it differs in nothing but more work.
+    """
+    found = [
+        (float(table.warm[target, source]), source)
+        for source in adapters
+        if table.models[source] == table.models[target] and 0 < table.warm[target, source] < 1
+    ]
+    return min(found)[1] if found else None
 
 
 def _colocation(view: SnapshotView, kinds: frozenset[int]) -> tuple[ColocationRow, ...]:

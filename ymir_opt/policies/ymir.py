@@ -35,7 +35,8 @@ class Ymir:
         self.cadence = Cadence.events(10.0)
         self.uses_adapters = name == "ymir"
         self._policy = name
-        self._options = dict(options)
+        # a simulation reads decisions, not reasons
+        self._options: dict[str, Any] = {"alternatives": False, **options}
         if parts:
             self._options["backend"] = next(iter(sorted(parts)))
 
