@@ -20,7 +20,7 @@ from ymir_opt.domain.base import nearest
 from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.runtime.session import Inputs, Runtime
 
-__all__ = ["PACKAGED", "RANDOM", "Backbone", "BackboneSpec", "load_backbone"]
+__all__ = ["PACKAGED", "RANDOM", "Backbone", "BackboneSpec", "is_installed", "load_backbone"]
 
 # short name -> (import name of the package that ships the model, folder in it, its own name)
 PACKAGED: Mapping[str, tuple[str, str, str]] = {
@@ -155,6 +155,11 @@ def _dtype(name: str) -> torch.dtype:
     return known[name]
 
 
+def is_installed(name: str) -> bool:
+    """Return whether the package that ships a model (a key of `PACKAGED`) is installed."""
+    return importlib.util.find_spec(PACKAGED[name][0]) is not None
+
+
 def _packaged_folder(name: str) -> str:
     package, folder, _ = PACKAGED[name]
     found = importlib.util.find_spec(package)
@@ -190,12 +195,12 @@ def _random(spec: BackboneSpec) -> tuple[Any, Any]:
     return model, None if kind == "vit" else HashTokenizer(config.vocab_size)
 
 
-def _pretrained(spec: BackboneSpec) -> tuple[Any, Any]:
+def _pretrained(spec: BackboneSpec, folder: Path | None) -> tuple[Any, Any]:
     import transformers
 
-    packaged = spec.name_or_path in PACKAGED
-    path = _packaged_folder(spec.name_or_path) if packaged else spec.name_or_path
-    local = packaged or Path(path).is_dir()
+    packaged = spec.name_or_path in PACKAGED and folder is None
+    path = _packaged_folder(spec.name_or_path) if packaged else str(folder or spec.name_or_path)
+    local = Path(path).is_dir()
     try:
         model = transformers.AutoModel.from_pretrained(
             path,
@@ -231,7 +236,7 @@ def _truncate(model: Any, layers: int, label: str) -> None:
     model.config.num_hidden_layers = layers
 
 
-def load_backbone(spec: BackboneSpec, device: str = "cpu") -> Backbone:
+def load_backbone(spec: BackboneSpec, device: str = "cpu", folder: Path | None = None) -> Backbone:
     """Load a foundation model for the runtime.
 
     Parameters
@@ -239,6 +244,8 @@ def load_backbone(spec: BackboneSpec, device: str = "cpu") -> Backbone:
     spec : BackboneSpec
     device : str
         A torch device, such as ``cpu`` or ``cuda:0``.
+    folder : Path, optional
+        Where the weights lie, if not where ``spec.name_or_path`` says.
 
     Raises
     ------
@@ -252,7 +259,7 @@ def load_backbone(spec: BackboneSpec, device: str = "cpu") -> Backbone:
     # a run's own progress is shown by its caller
     transformers.utils.logging.disable_progress_bar()
     random = spec.name_or_path.startswith("random:")
-    model, tokenizer = _random(spec) if random else _pretrained(spec)
+    model, tokenizer = _random(spec) if random else _pretrained(spec, folder)
     if spec.layers is not None and not random:
         _truncate(model, spec.layers, spec.label)
     # sentence classifiers read the mean state: a pooling layer would only cost time

@@ -1,0 +1,1 @@
+"""From measurements to figures with intervals; nothing here trains."""

@@ -1,0 +1,1 @@
+"""Scores that guess transfer from a fraction of the work of measuring it."""
