@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from small_documents import change, job_row, plan_data, snapshot_data, snapshot_of
@@ -68,11 +68,17 @@ def has_the_shape(data: dict[str, Any]) -> bool:
     try:
         Snapshot.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        return all(fault["type"] == "value_error" for fault in error.errors())
+        return all(fault["type"] == "value_error" or _follows(fault) for fault in error.errors())
     return True
 
 
+def _follows(fault: Any) -> bool:
+    """Say whether a list is too short only because some of its items were refused."""
+    return fault["type"] == "too_short" and len(fault["input"]) >= fault["ctx"]["min_length"]
+
+
 @given(st.sampled_from(paths(FULL)), VALUES)
+@example("groups.0.jobs.0", " x")
 @settings(max_examples=250, deadline=None)
 def test_the_schema_and_the_parser_agree(path: str, value: Any) -> None:
     changed = change(FULL, path, value)
