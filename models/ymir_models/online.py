@@ -25,9 +25,10 @@ KIND = "online"
 VERSION = 1
 PRIOR = 3.0
 """Observations at which the correction is half of the mean error."""
-SLACK, ALARM = 0.5, 5.0
-"""CUSUM constants in standard deviations: shifts of one are found within about ten observations."""
-LEARNING = 5
+SLACK, ALARM = 0.5, 6.0
+"""CUSUM constants in standard deviations: a shift of three is found in about three observations, of one
+in about twelve."""
+LEARNING = 10
 """Observations that set the level from which drift is measured."""
 
 

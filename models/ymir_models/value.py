@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 Rates = Callable[[tuple[int, ...]], Sequence[float]]
 """Samples/s of the members of a set that still run, in their order."""
 
-NODES = 401
+NODES = 101
 _GRID = np.array([NormalDist().inv_cdf((i + 0.5) / NODES) for i in range(NODES)])
 
 

@@ -23,6 +23,7 @@ from ymir_models.scores import (
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30), st.sampled_from([0.5, 0.8, 0.95]))
 def test_radius_is_the_conformal_order_statistic(values: list[float], level: float) -> None:
     position = math.ceil((len(values) + 1) * level)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ymir_models.evaluation import Row
 from ymir_models.throughput.data import StepRows, profile_rows, titan_rows
@@ -37,6 +37,7 @@ def measured(
     return StepRows.build(rows)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4096), st.integers(1, 64), st.integers(1, 8), st.integers(8, 64))
 def test_accumulation_is_the_job_model_s(batch: int, gpus: int, smallest: int, largest: int) -> None:
     local, passes = accumulation(np.array([batch]), np.array([gpus]), smallest, largest)

@@ -185,7 +185,7 @@ def evaluate(folder: Path, *, quick: bool = False) -> list[Row]:
     folder : Path
         Gavel's data; Titan's sharing tables are read from ``titan`` beside it, if it is there.
     quick : bool
-        One GPU type and three folds.
+        One GPU type and three folds, without the control.
     """
     sets = gavel_pairs(folder)
     sets = sets[:1] if quick else sets
@@ -206,5 +206,4 @@ def evaluate(folder: Path, *, quick: bool = False) -> list[Row]:
         Row("colocation", split, name, number, found, note=NOTES[split])
         for name, (number, found) in runs.items()
     ]
-    rows.append(_control(sets[0]))
-    return rows
+    return rows if quick else [*rows, _control(sets[0])]

@@ -71,21 +71,30 @@ class _Held:
         self.radius[target] = radius
 
 
+def _never_a_source(data: TaskWeb, target: int) -> TaskWeb:
+    """Return the data without what the target did as a source of others."""
+    score, gain = data.score.copy(), data.gain.copy()
+    if data.targets[target] in data.sources:
+        column = data.sources.index(data.targets[target])
+        score[:, :, column] = gain[:, :, column] = np.nan
+    return replace(data, score=score, gain=gain)
+
+
 def _leave_out(data: TaskWeb, targets: list[int], *, calibrate: bool) -> tuple[_Held, _Held]:
     """Return predictions of the head for known and of that for new tasks."""
-    history = history_of(data)
     count = len(data.targets)
     shape = (count, len(data.settings), len(data.sources))
     known, new = _Held.new(shape), _Held.new(shape)
     for target in targets:
         mask = np.ones(count, dtype=np.bool_)
         mask[target] = False
-        heads = fit_heads(history, data.gain, mask)
-        if calibrate:
-            heads = calibrated(heads, history, data.gain, mask)
-        answers = predict_heads(heads, history, mask, ~mask)
-        for held, answer, head in zip((known, new), answers, heads, strict=True):
-            held.put(target, answer, head.radius)
+        for which, (held, seen) in enumerate(((known, data), (new, _never_a_source(data, target)))):
+            history = history_of(seen)
+            heads = fit_heads(history, seen.gain, mask)
+            if calibrate:
+                heads = calibrated(heads, history, seen.gain, mask)
+            answers = predict_heads(heads, history, mask, ~mask)
+            held.put(target, answers[which], heads[which].radius)
     return known, new
 
 
@@ -201,7 +210,11 @@ def _choice_rows(data: TaskWeb, known: _Held, new: _Held, targets: list[int]) ->
 
 
 def _ratio(ours: FloatArray, theirs: FloatArray) -> Callable[[IntArray], float]:
-    return lambda chosen: float(ours[chosen].sum() / theirs[chosen].sum())
+    def ratio(chosen: IntArray) -> float:
+        lost = float(theirs[chosen].sum())
+        return float(ours[chosen].sum()) / lost if lost > 0 else np.nan
+
+    return ratio
 
 
 # ---------------------------------------------------------------- probability and interval
@@ -322,7 +335,7 @@ def evaluate(folder: Path, *, quick: bool = False) -> list[Row]:
     folder : Path
         TaskWeb's data; ``titan``, ``standley`` and ``mtgnet`` are read beside it, if they are there.
     quick : bool
-        Leave only three targets out, without the inner folds of the intervals.
+        Leave only three targets out, without intervals, work ratios and groups.
     """
     data = read_taskweb(folder)
     targets = list(range(len(data.targets)))[:: 8 if quick else 1]
@@ -332,8 +345,9 @@ def evaluate(folder: Path, *, quick: bool = False) -> list[Row]:
     if not quick:
         rows += _interval_rows(data, known, new, targets)
     rows.append(_control_row(data, targets))
+    if quick:
+        return rows
     beside = folder.resolve().parent
     if (beside / "titan" / "curves").is_dir():
         rows += work_rows(beside / "titan")
-    rows += rule_rows(beside)
-    return rows
+    return rows + rule_rows(beside)
