@@ -131,6 +131,11 @@ def test_in_a_browser_every_chart_has_data(opened: Callable[[str], Any]) -> None
     )
     assert min(drawn) > 0, dict(zip(CHARTS, drawn, strict=True))
     assert driver.execute_script("return document.querySelectorAll('img, #x, i:not(.dot)').length") == 0
+    # on logarithmic axes the labels are the numbers, not digits of a decade
+    labels = driver.execute_script(
+        "return [...document.querySelectorAll('#cdf .xtick text')].map((t) => t.textContent)"
+    )
+    assert "0.2" in labels
     # three policies, each with its band
     assert driver.execute_script("return document.getElementById('cdf').data.length") == 6
     shapes = driver.execute_script("return document.getElementById('gpus').data[0].marker.pattern.shape")

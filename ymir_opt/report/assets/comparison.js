@@ -22,6 +22,8 @@
     gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true,
     title: { text: title || "", font: { size: 12, color: css("--muted") } }, ...more,
   });
+  const decades = [-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6].flatMap((e) => [1, 2, 5].map((d) => Number(`${d}e${e}`)));
+  const logarithmic = { type: "log", tickmode: "array", tickvals: decades, ticktext: decades.map(String) };
   const layout = (more) => ({
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif", size: 12, color: css("--ink") },
@@ -56,7 +58,7 @@
       });
     }
     draw("cdf", data, {
-      xaxis: axis({ type: "log", dtick: "D2", title: "hours since submission" }),
+      xaxis: axis({ ...logarithmic, title: "hours since submission" }),
       yaxis: axis({ tickformat: ".0%", range: [0, 1.02] }), showlegend: true, legend: LEGEND,
     });
   };
@@ -141,7 +143,7 @@
       hovertemplate: "largest rho %{x:.3g}<extra>%{y}</extra>",
     });
     draw("fairness", data, {
-      xaxis: axis({ type: "log", dtick: "D2", title: "rho: box 25–75 %, whiskers 5–95 %, dashed mean, tick: largest" }),
+      xaxis: axis({ ...logarithmic, title: "rho: box 25–75 %, whiskers 5–95 %, dashed mean, tick: largest" }),
       yaxis: axis({}),
       shapes: [{ type: "line", x0: 1, x1: 1, y0: 0, y1: 1, yref: "paper", line: { color: css("--muted"), width: 1, dash: "dot" } }],
     });
