@@ -185,6 +185,7 @@ class SolverInfo(Model):
     wall_s: NonNegative = 0.0
     stopped_by: StoppedBy = StoppedBy.OPTIMALITY
     objective_terms: Annotated[Mapping[str, float], AfterValidator(freeze)] = _EMPTY
+    price_per_gpu_s: Annotated[Mapping[str, float], AfterValidator(freeze)] = _EMPTY
     candidates: Candidates = Candidates()
 
 

@@ -76,6 +76,18 @@ class WaitingReasons:
             text += f", after {count_of(job.failed_starts, 'failed start')}"
         return Reason.BACK_OFF, text
 
+    def protected(self, j: int) -> str:
+        """Say why a job must go on as it runs."""
+        evaluator = self.work.evaluator
+        job = evaluator.instance.jobs[j]
+        if not job.movable:
+            return "it may not be moved"
+        if evaluator.jobs.protected[j]:
+            assert job.last_start_s is not None
+            ends = job.last_start_s + job.min_runtime_s
+            return f"its minimum run time is not over before second {ends:.6g}"
+        return "its speed is not known, so that nobody can say what stopping it would gain"
+
     def preempted(self, j: int) -> tuple[Reason, str]:
         """Return the reason and message of a job that is stopped."""
         instance = self.work.evaluator.instance

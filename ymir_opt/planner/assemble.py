@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.candidates import Pool
+from ymir_opt.domain.base import freeze
 from ymir_opt.domain.plan import (
     Action,
     ActionKind,
@@ -27,7 +28,7 @@ from ymir_opt.domain.plan import (
     StoppedBy,
 )
 from ymir_opt.domain.snapshot import Mode, Provenance, Snapshot, StartSource
-from ymir_opt.explain.reasons import explain_all
+from ymir_opt.explain.reasons import Question, explain_all
 from ymir_opt.formulation.columns import MODES
 from ymir_opt.formulation.instance import Instance, group_id
 from ymir_opt.formulation.parameters import OBJECTIVE_NAME, OBJECTIVE_VERSION
@@ -46,7 +47,10 @@ DECLARED = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 
 @dataclass(frozen=True)
 class Proof:
-    """How the selection was found and what is proven of it; ``bound`` in quanta."""
+    """How the selection was found and what is proven of it; ``bound`` in quanta.
+
+    ``alternatives``: the plan also tells what else could be done with each job.
+    """
 
     backend: str
     bound: int | None
@@ -56,6 +60,9 @@ class Proof:
     policy: str
     seed: int
     measured_only: bool
+    merge: bool = True
+    exact_types: frozenset[int] = frozenset()
+    alternatives: bool = False
 
 
 def placement_of(instance: Instance, gpus: IntArray) -> dict[str, tuple[int, ...]]:
@@ -107,13 +114,16 @@ def assemble(
                 ahead=work.evaluator.parameters.prepare_ahead_s,
             )
         )
+    question = Question(proof.bound, proof.merge, proof.exact_types) if proof.alternatives else None
+    explained = explain_all(work, selection, reservation, groups, actions, question)
+    solver = _solver(work, pool, selection, proof)
     return Plan(
         snapshot_sha256=digest,
         planner=_planner(work, proof),
-        solver=_solver(work, pool, selection, proof),
+        solver=solver.model_copy(update={"price_per_gpu_s": freeze(explained.prices)}),
         groups=tuple(groups),
         actions=tuple(actions),
-        explanations=explain_all(work, selection, reservation, groups, actions),
+        explanations=explained.jobs,
         metrics=metrics(work, selection, reservation),
     )
 

@@ -35,9 +35,11 @@ from ymir_opt.solvers.base import Limits, SolveResult
 if TYPE_CHECKING:
     from ymir_opt.estimates.protocols import Predictor
 
-__all__ = ["DEFAULT_GAP", "OWN_POLICIES", "plan_round", "solve"]
+__all__ = ["ALTERNATIVES_TO", "DEFAULT_GAP", "OWN_POLICIES", "plan_round", "solve"]
 
 DEFAULT_GAP = 1e-4
+# up to so many jobs a plan tells for each what else could be done with it
+ALTERNATIVES_TO = 256
 # a plan that changes something must be better by more than this share of queueing everything
 LEAST_GAIN = 1e-6
 # deterministic budget, about seconds of one core; the wall-clock guard comes on top
@@ -57,6 +59,7 @@ def solve(
     estimates: Predictor | None = None,
     measured_only: bool = False,
     prove_global: bool = False,
+    alternatives: bool | None = None,
     seed: int = 0,
 ) -> Plan:
     """Plan one round.
@@ -80,6 +83,9 @@ def solve(
         Refuse predicted figures.
     prove_global : bool
         Prove the gap against every group of at most four (exhaustive candidates).
+    alternatives : bool, optional
+        Tell for each job what else could be done with it, and what that would lose; by default up to
+        `ALTERNATIVES_TO` jobs.
     seed : int
 
     Returns
@@ -113,6 +119,7 @@ def solve(
         estimates=estimates,
         measured_only=measured_only,
         limits=PoolLimits(exhaustive_below=10**9) if prove_global else None,
+        alternatives=alternatives,
         seed=seed,
     )
 
@@ -130,6 +137,7 @@ def plan_round(
     measured_only: bool = False,
     limits: PoolLimits | None = None,
     parameters: Parameters | None = None,
+    alternatives: bool | None = None,
     seed: int = 0,
     checked: bool = True,
 ) -> Plan:
@@ -161,6 +169,9 @@ def plan_round(
         policy=policy,
         seed=seed,
         measured_only=measured_only,
+        merge=merge,
+        exact_types=answer.exact_types,
+        alternatives=len(snapshot.jobs) <= ALTERNATIVES_TO if alternatives is None else alternatives,
     )
 
     def finished(selection: Selection) -> Plan:

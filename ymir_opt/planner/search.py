@@ -95,12 +95,15 @@ class Outcome:
         Lower bound on every plan from the pool, in quanta.
     stopped_by : StoppedBy
     notes : tuple of str
+    exact_types : frozenset of int
+        GPU types whose placement needed the exact node-level rows.
     """
 
     selection: Selection | None
     bound: int | None
     stopped_by: StoppedBy
     notes: tuple[str, ...] = ()
+    exact_types: frozenset[int] = frozenset()
 
 
 def search(work: Round, solve: Callable[[RoundModel], SolveResult]) -> Outcome:
@@ -121,16 +124,16 @@ def search(work: Round, solve: Callable[[RoundModel], SolveResult]) -> Outcome:
         if result.bound is not None:
             bound = result.bound if bound is None else max(bound, result.bound)
         if result.x is None:
-            return Outcome(None, bound, stopped, tuple(notes))
+            return Outcome(None, bound, stopped, tuple(notes), exact)
         selection, failed = work.locate(stated.chosen(result.x))
         if selection is not None:
-            return Outcome(selection, bound, stopped, tuple(notes))
+            return Outcome(selection, bound, stopped, tuple(notes), exact)
         more = frozenset(t for t in failed if _worth(work, t)) - exact
         if not more:
             notes.append("the solver's best selection has no placement")
-            return Outcome(None, bound, StoppedBy.HEURISTIC, tuple(notes))
+            return Outcome(None, bound, StoppedBy.HEURISTIC, tuple(notes), exact)
         exact |= more
-    return Outcome(None, bound, StoppedBy.ITERATION_LIMIT, tuple(notes))
+    return Outcome(None, bound, StoppedBy.ITERATION_LIMIT, tuple(notes), exact)
 
 
 def _worth(work: Round, t: int) -> bool:
