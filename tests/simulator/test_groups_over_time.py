@@ -160,8 +160,8 @@ def test_a_probe_that_helps_is_passed_and_one_that_does_not_is_rolled_back_and_c
     assert completions(good) == pytest.approx({"a": 110.0, "b": 160.0})
     bad = run(pair(), together("joint", probe=2), transfer(joint=0.5, other={"joint": 1.5}))
     assert (bad.merges_kept, bad.merges_rolled_back) == (0, 1)
-    # Both are judged after two epochs of ten samples at 1/s, at 30 s: b is taken back to nothing done, a keeps
-    # what it learnt (20 of 100 samples, worth 40 of its own 200), and both start again alone.
+    # Both are judged after two epochs of ten samples at 1/s, at 30 s: b is taken back to nothing done, a
+    # keeps what it learnt (20 of 100 samples, worth 40 of its own 200), and both start again alone.
     assert completions(bad) == pytest.approx({"a": 30.0 + 10.0 + 160.0, "b": 30.0 + 10.0 + 400.0})
 
 

@@ -32,7 +32,7 @@ def records(result):
 
 
 def test_o1_a_stream_of_small_jobs_never_starves_a_big_one():
-    """Small jobs offer three quarters of the node for three hours; a gang of all four GPUs gets in between."""
+    """Small jobs offer three quarters of the node for three hours; a gang of all four gets in between."""
     small = [rigid(f"s{i}", 20.0 * i, 60.0, 1) for i in range(540)]
     big = rigid("big", 100.0, 300.0, 4)
     result = run(rigid_trace([*small, big], restart_s=0.0), "1x4:V100", cadence=Cadence.events(10.0))
