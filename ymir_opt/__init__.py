@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ymir_opt.api import solve
     from ymir_opt.domain.errors import YmirError
     from ymir_opt.domain.outcome import outcome
     from ymir_opt.domain.plan import Plan
     from ymir_opt.domain.snapshot import Snapshot
-    from ymir_opt.api import solve
     from ymir_opt.verify import check
 
 __all__ = ["Plan", "Snapshot", "YmirError", "check", "outcome", "simulate", "solve"]
