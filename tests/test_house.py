@@ -36,7 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("executors",),
     ("importers", "snapshots"),
-    ("report",),
+    ("report", "whatif"),
     ("service",),
     ("cli",),
 )

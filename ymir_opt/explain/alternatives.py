@@ -235,7 +235,7 @@ class Alternatives:
         reason, text = self._resources(option, c)
         parts.append(text)
         left = [] if group is None else [n for n in group.jobs if self.instance.job_row[n] not in members]
-        if left:
+        if left and self.only is None:
             parts.append(f"{names(left)} would need another place")
         if restart and reason is None:
             reason = Reason.SWITCH_COST_EXCEEDS_GAIN

@@ -53,5 +53,6 @@ def names(items: Iterable[str], limit: int = 4, noun: str = "") -> str:
     known: Sequence[str] = list(items)
     text = ", ".join(known[:limit])
     if len(known) > limit:
-        text += f" and {len(known) - limit} more" + (f" {noun}s" if noun else "")
+        more = len(known) - limit
+        text += f" and {count_of(more, f'more {noun}')}" if noun else f" and {more} more"
     return text

@@ -35,7 +35,15 @@ from ymir_opt.solvers.base import Limits, SolveResult
 if TYPE_CHECKING:
     from ymir_opt.estimates.protocols import Predictor
 
-__all__ = ["ALTERNATIVES_TO", "DEFAULT_GAP", "OWN_POLICIES", "plan_round", "solve"]
+__all__ = [
+    "ALTERNATIVES_TO",
+    "DEFAULT_GAP",
+    "DEFAULT_WORK",
+    "OWN_POLICIES",
+    "make_pool",
+    "plan_round",
+    "solve",
+]
 
 DEFAULT_GAP = 1e-4
 # up to so many jobs a plan tells for each what else could be done with it
@@ -154,7 +162,7 @@ def plan_round(
     quotas = QuotaTable(evaluator.instance)
     digest = snapshot_sha256(snapshot)
     reservation = reserve(evaluator, quotas, previous)
-    pool, work = _pool(evaluator, quotas, reservation, limits, merge=merge, backend=backend)
+    pool, work = make_pool(evaluator, quotas, reservation, limits, merge=merge, backend=backend)
     continued = resumed(previous, digest)
     fallback = carried(work, fill_idle=not continued)
     name = _backend_name(backend, len(snapshot.jobs))
@@ -191,7 +199,7 @@ def plan_round(
     return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
 
 
-def _pool(
+def make_pool(
     evaluator: Evaluator,
     quotas: QuotaTable,
     reservation: Reservation,
