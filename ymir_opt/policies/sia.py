@@ -69,9 +69,9 @@ class Sia:
         parts = []
         for t in range(len(view.speed.types)):
             of_type = view.nodes["node_type"] == t
-            if not of_type.any():
+            node = int(view.nodes["node_gpus"][of_type].max(initial=0))
+            if not node:
                 continue
-            node = int(view.nodes["node_gpus"][of_type].max())
             inside = [1 << k for k in range(node.bit_length()) if 1 << k <= node]
             top = int(view.type_gpus[t])
             counts = np.unique([*inside, *range(node, top + 1, node), *least.tolist()])
@@ -81,6 +81,9 @@ class Sia:
             # only a job's smallest count may be something else than a power of two or whole nodes
             ok &= np.isin(n, [*inside, *range(node, top + 1, node)]) | (n == least[j])
             parts.append((j[ok], n[ok], np.full(int(ok.sum()), t)))
+        if not parts:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none
         return tuple(np.concatenate(part).astype(np.int64) for part in zip(*parts, strict=True))  # type: ignore[return-value]
 
     @staticmethod

@@ -142,6 +142,8 @@ class Titan:
         base = float(time_s(np.array([row]), np.array([min(fair, most)]))[0])
         allowed = counts[(counts <= most) & (counts >= least)]
         times = time_s(np.full(len(allowed), row), allowed)
+        if not np.isfinite(base):
+            return
         program.add((i,), allowed, np.maximum(times, ROUND_S) / max(base, ROUND_S))
 
     def _running_pair(
