@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ymir_opt.domain.errors import NotFoundError
 from ymir_opt.domain.plan import Plan
 from ymir_opt.domain.snapshot import Snapshot
 
@@ -63,11 +62,6 @@ def solve(
             seed=seed,
         )
     from ymir_opt.policies.base import load_policy
+    from ymir_opt.policies.plan_by import plan_by
 
-    found: Any = load_policy(policy)
-    if not hasattr(found, "plan"):
-        raise NotFoundError(
-            "policy", f"{policy!r} plans only inside simulations", "use `ymir-plan simulate` or `compare`"
-        )
-    plan: Plan = found.plan(snapshot, previous)
-    return plan
+    return plan_by(load_policy(policy), snapshot, previous)
