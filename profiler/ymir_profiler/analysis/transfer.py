@@ -18,6 +18,7 @@ from ymir_profiler.store.store import Record
 __all__ = ["Crossing", "Transfer", "crossing", "target_value", "transfers"]
 
 FloatArray = NDArray[np.float64]
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def crossing(points: Sequence[Mapping[str, float]], target: float) -> Crossing:
     """
     before: Mapping[str, float] | None = None
     for point in points:
-        if point["metric"] >= target:
+        if point["metric"] >= target - ROUNDING:
             if before is None or point["metric"] <= before["metric"]:
                 return Crossing(float(point["samples"]), censored=False)
             share = (target - before["metric"]) / (point["metric"] - before["metric"])
@@ -251,7 +252,7 @@ def transfers(records: Sequence[Record], fraction: float = 0.9) -> list[Transfer
             error = math.sqrt(total / freedom / seeds + of_rows)
             significant = float(stats.t.ppf(0.975, freedom))
             reach = significant * error
-            smallest = (significant + float(stats.norm.ppf(0.8))) * error
+            smallest = (significant + float(stats.t.ppf(0.8, freedom))) * error
         else:
             # one seed tells nothing about the spread over seeds
             reach = smallest = math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -93,14 +94,23 @@ def _ia3(model: Any) -> Any:
 
     names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
     wanted = [n for n in ("key", "value", "k_proj", "v_proj") if n in names]
-    return peft.get_peft_model(model, peft.IA3Config(target_modules=wanted, feedforward_modules=[]))
+    return _wrapped(model, peft.IA3Config(target_modules=wanted, feedforward_modules=[]))
 
 
 def _norms(model: Any) -> Any:
     import peft
 
     names = {n for n, _ in model.named_modules() if "norm" in n.rsplit(".", 1)[-1].lower()}
-    return peft.get_peft_model(model, peft.LNTuningConfig(target_modules=sorted(names)))
+    return _wrapped(model, peft.LNTuningConfig(target_modules=sorted(names)))
+
+
+def _wrapped(model: Any, config: Any) -> Any:
+    import peft
+
+    with warnings.catch_warnings():
+        # PEFT warns of layers that are no matrices, though these types change just such layers
+        warnings.simplefilter("ignore")
+        return peft.get_peft_model(model, config)
 
 
 # FULL and BIAS_ONLY are ours, the others PEFT's names

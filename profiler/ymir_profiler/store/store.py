@@ -180,8 +180,9 @@ class Store:
             connection.execute(
                 insert(self._machines).values(id=machine, description=description).on_conflict_do_nothing()
             )
-            done = connection.execute(insert(self._measurements).values(**row).on_conflict_do_nothing())
-            return bool(done.rowcount)
+            # drivers disagree on the number of rows of such a statement; what it returns is certain
+            statement = insert(self._measurements).values(**row).on_conflict_do_nothing()
+            return connection.execute(statement.returning(self._measurements.c.key)).first() is not None
 
     def _insert(self) -> Any:
         from sqlalchemy.dialects import postgresql, sqlite
