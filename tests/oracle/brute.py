@@ -9,7 +9,9 @@ the leaves.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from oracle_jobs import Jobs
 from oracle_options import Option, Options
@@ -28,18 +30,27 @@ class Best:
     leaves: int
 
 
-def brute_force(snapshot: Snapshot) -> Best:
-    """Return the optimal objective of a snapshot of at most about six jobs, all of known speed."""
-    jobs = Jobs(snapshot)
-    rules = Rules(jobs)
-    placement = Placement(rules)
-    options = Options(jobs)
+def brute_force(
+    snapshot: Snapshot, job: int = -1, does: Callable[[Option | None], bool] = lambda option: True
+) -> Best:
+    """Return the optimal objective of a snapshot of at most about six jobs, all of known speed.
+
+    With a job: among the plans in which its group (None: it is left out) is one that it ``does``; without
+    any the objective is infinite.
+    """
+    jobs, rules, placement, options, cheapest, every = _prepared(snapshot)
     keeps = options.keeps()
     pinned = {j for j in range(len(jobs.jobs)) if jobs.protected[j]}
     pinned |= {j for option, priced in keeps if not priced for j in option.holders}
+    candidates = cheapest
+    if job >= 0:
+        # a dominated option of the job may be the one that is asked for
+        candidates = [option for option in candidates if job not in option.members]
+        candidates += [option for option in every if job in option.members and does(option)]
+        keeps = [keep for keep in keeps if job not in keep[0].members or does(keep[0])]
     new = [
         option
-        for option in options.new()
+        for option in candidates
         if not pinned & set(option.members) and rules.type_allowed(option) and _alone(placement, option)
     ]
     everything = [option for option, _ in keeps] + new
@@ -77,7 +88,7 @@ def brute_force(snapshot: Snapshot) -> Best:
         choices: list[tuple[float, Option | None]] = [
             (o.cost + tail[open_jobs & ~o.mask], o) for o in by_job[j] if o.mask & ~open_jobs == 0
         ]
-        if j not in pinned:
+        if j not in pinned and (j != job or does(None)):
             choices.append((jobs.queued[j] + tail[open_jobs & ~(1 << j)], None))
         for _, option in sorted(choices, key=lambda choice: choice[0]):
             if option is None:
@@ -93,6 +104,15 @@ def brute_force(snapshot: Snapshot) -> Best:
 
     descend((1 << count) - 1, 0.0, [], dict.fromkeys(jobs.types, 0))
     return Best(best[0], best[1], math.fsum(jobs.queued), leaves)
+
+
+@lru_cache(maxsize=1)
+def _prepared(snapshot: Snapshot) -> tuple[Jobs, Rules, Placement, Options, list[Option], list[Option]]:
+    """Return the tables of a snapshot, the cheapest option of every footprint, and all options."""
+    jobs = Jobs(snapshot)
+    rules = Rules(jobs)
+    options = Options(jobs)
+    return jobs, rules, Placement(rules), options, options.new(), options.every()
 
 
 def _alone(placement: Placement, option: Option) -> bool:

@@ -1,8 +1,8 @@
 """What else could be done with a job: columns that the pool pruned, and options as sets of columns.
 
 The pool leaves out what provably cannot be in a better plan. An explanation must still be able to say what
-such an option would lose, so the model is stated again with every solo column, and in small rounds (or for
-one job) with every pair.
+such an option would lose, so the model is stated again with every solo column, in small rounds (or for one
+job) with every pair, and where the pool is enumerated in full with every group.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def extend(work: Round, rows: IntArray, *, merge: bool) -> Round:
     rows : int64[m]
         Jobs of which every solo column is added.
     merge : bool
-        Also add every pair, where there are few jobs or one is asked about.
+        Also add groups of two, where there are few jobs or one is asked about; larger ones too where
+        the pool is exhaustive.
     """
     evaluator = work.evaluator
     jobs = evaluator.jobs
@@ -89,40 +90,43 @@ def extend(work: Round, rows: IntArray, *, merge: bool) -> Round:
     alone = rows[jobs.startable[rows]]
     tables = [expander.expand(Mode.SOLO, alone.reshape(-1, 1))] if len(alone) else []
     if merge and (jobs.count <= EVERY_PAIR_TO or len(rows) == 1):
+        largest = expander.limits.max_members if expander.exhaustive else 2
         for mode in SHARED:
-            pairs = _pairs(rows, np.flatnonzero(jobs.startable & ~jobs.rigid), ordered=mode is Mode.SEQUENCE)
-            if mode is not Mode.GPU_SHARE and len(pairs):
-                pairs = pairs[jobs.fm[pairs[:, 0]] == jobs.fm[pairs[:, 1]]]
-            pairs = pairs[rules.allowed(mode, pairs)] if len(pairs) else pairs
-            if len(pairs):
-                tables.append(expander.expand(mode, pairs))
+            for size in range(2, largest + 1):
+                sets = _sets(rows, np.flatnonzero(jobs.startable & ~jobs.rigid), size, mode)
+                if mode is not Mode.GPU_SHARE and len(sets):
+                    sets = sets[(jobs.fm[sets] == jobs.fm[sets[:, :1]]).all(axis=1)]
+                sets = sets[rules.allowed(mode, sets)] if len(sets) else sets
+                if len(sets):
+                    tables.append(expander.expand(mode, sets))
     tables = [t.take(np.flatnonzero(work.quotas.allowed(t))) for t in tables if len(t)]
     joined = concatenate([work.table, *tables])
     return replace(work, table=joined.take(_fresh(joined, len(work.table))))
 
 
-def _pairs(rows: IntArray, open_jobs: IntArray, *, ordered: bool) -> IntArray:
-    """Return pairs of open jobs with at least one of the rows."""
+def _sets(rows: IntArray, open_jobs: IntArray, size: int, mode: Mode) -> IntArray:
+    """Return the sets of open jobs with at least one of the rows; in a sequence in every order."""
     asked = set(rows.tolist())
     if len(asked) == 1:
         (j,) = asked
-        others = open_jobs[open_jobs != j]
-        if j not in open_jobs.tolist() or not len(others):
-            return np.zeros((0, 2), dtype=np.int64)
-        mine = np.full(len(others), j, dtype=np.int64)
-        one = np.column_stack([mine, others])
-        return np.concatenate([one, one[:, ::-1]]) if ordered else np.sort(one, axis=1)
-    found = permutations(open_jobs.tolist(), 2) if ordered else combinations(open_jobs.tolist(), 2)
-    return np.array([p for p in found if asked & set(p)], dtype=np.int64).reshape(-1, 2)
+        others = [o for o in open_jobs.tolist() if o != j]
+        if len(others) == len(open_jobs):
+            return np.zeros((0, size), dtype=np.int64)
+        found = [tuple(sorted((j, *rest))) for rest in combinations(others, size - 1)]
+    else:
+        found = [s for s in combinations(open_jobs.tolist(), size) if asked & set(s)]
+    if mode is Mode.SEQUENCE:
+        found = [order for s in found for order in permutations(s)]
+    return np.array(found, dtype=np.int64).reshape(-1, size)
 
 
 def _fresh(table: ColumnTable, known: int) -> IntArray:
     """Return the rows of a table without those after ``known`` that repeat an earlier one."""
     seen: set[bytes] = set()
     key = np.column_stack([table.jobs, table.mode, table.shape, table.keep, table.start])
-    small = table.size <= 2
+    largest = int(table.size[known:].max(initial=1))
     keep = np.ones(len(table), dtype=np.bool_)
-    for i in np.flatnonzero(small).tolist():
+    for i in np.flatnonzero(table.size <= largest).tolist():
         mark = key[i].tobytes()
         keep[i] = i < known or mark not in seen
         seen.add(mark)
