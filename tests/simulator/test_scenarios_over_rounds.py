@@ -31,15 +31,21 @@ def records(result):
     return {job.id: job for job in result.jobs}
 
 
-def test_o1_a_stream_of_small_jobs_never_starves_a_big_one():
-    """Small jobs offer three quarters of the node for three hours; a gang of all four gets in between."""
-    small = [rigid(f"s{i}", 20.0 * i, 60.0, 1) for i in range(540)]
-    big = rigid("big", 100.0, 300.0, 4)
-    result = run(rigid_trace([*small, big], restart_s=0.0), "1x4:V100", cadence=Cadence.events(10.0))
+@pytest.mark.parametrize(("waited", "goes_first"), [(100.0, False), (3 * 3600.0, True)])
+def test_o1_ageing_lets_a_gang_in_before_a_stream_of_small_jobs(waited: float, goes_first: bool):
+    """Small jobs keep three of four GPUs busy; a gang of four that has waited long enough goes first."""
+    blocker = rigid("blocker", -waited - 1.0, waited + 1.0, 4, movable=False)
+    gang = rigid("gang", -waited, 60.0, 4)
+    small = [rigid(f"s{i:02}", 20.0 * i - 70.0, 60.0, 1) for i in range(16)]
+    result = run(
+        rigid_trace([blocker, gang, *small], restart_s=0.0), "1x4:V100", cadence=Cadence.events(10.0)
+    )
     assert result.unfinished == ()
-    waited = records(result)["big"].first_start_s - 100.0
-    assert waited < 3600.0, "ageing must let it in long before the stream ends"
-    assert records(result)["big"].preemptions <= 1
+    found = records(result)
+    assert (found["gang"].first_start_s < 20.0) == goes_first
+    assert found["gang"].preemptions == 0
+    if not goes_first:
+        assert found["gang"].first_start_s > 200.0, "as long as the stream goes on"
 
 
 def test_o5_waiting_never_lowers_a_rank_equal_jobs_start_in_order_of_submission():
