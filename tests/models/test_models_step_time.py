@@ -92,6 +92,15 @@ def test_it_abstains_outside_what_was_measured(fitted: StepModel) -> None:
     assert np.isnan(fitted.samples_per_s([15], [8])[0])
 
 
+def test_a_network_that_was_never_measured_is_not_guessed() -> None:
+    single = fit_step(KEY, measured(counts=(1,)))
+    assert np.isfinite(single.samples_per_s([64], [1])[0])
+    assert np.isnan(single.samples_per_s([64], [2])[0])
+    one_node = fit_step(KEY, measured(counts=(1, 2, 4)))
+    assert np.isfinite(one_node.samples_per_s([64, 64], [3, 4])).all()
+    assert np.isnan(one_node.samples_per_s([64], [8])[0])
+
+
 def test_memory_is_linear_in_the_local_batch(fitted: StepModel) -> None:
     assert fitted.memory_gib([8, 32, 64], [1, 2, 4]) == pytest.approx([11.0, 19.0, 19.0])
     assert np.isnan(fit_step(KEY, measured()).memory_gib([8], [1])).all()

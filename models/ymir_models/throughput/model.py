@@ -126,6 +126,9 @@ class StepModel:
         total, n = _whole(batch), _whole(gpus)
         on = -(-n // self.node_gpus) if nodes is None else np.asarray(nodes, np.int64)
         valid = (n >= 1) & (n <= 2 * self.most_gpus) & (self.smallest * n <= total)
+        # a network that no row went through is not guessed
+        valid &= (n == 1) | (self.most_gpus > 1)
+        valid &= (on == 1) | (self.most_nodes > 1)
         safe = np.where(valid, n, 1)
         local, passes = accumulation(np.maximum(total, self.smallest), safe, self.smallest, self.largest)
         seconds = self.step_s(local, safe, on) + passes * self.compute_s(local)

@@ -74,7 +74,8 @@ def fit(root: Path | None, profiles: Profiles | None) -> Fitted:
         heldout=tuple(heldout.values()),
         limits=(
             "Answers only for exactly the model, PEFT type, configuration and GPU type that were measured.",
-            "Abstains beyond twice the largest measured GPU count and below the smallest local batch.",
+            "Abstains beyond twice the largest measured GPU count, below the smallest local batch, and on "
+            "several GPUs or nodes where none of the rows was.",
             "GPU counts are packed on nodes of the size that was measured.",
             "Titan's tables follow one smooth law with uniform noise of 0.5 % (up to four nodes) and 5 % "
             "(more): figures on them are near that noise and flatter any model of the right form.",
