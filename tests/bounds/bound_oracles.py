@@ -13,11 +13,11 @@ from scipy.sparse import csr_array
 from ymir_opt.simulator.bounds import BoundInstance
 
 
-def segments(instance: BoundInstance, job: int) -> list[tuple[float, float]]:
+def segments(instance: BoundInstance, job: int, gpu_type: int = 0) -> list[tuple[float, float]]:
     """Return (width, slope) of the concave envelope of one job's speeds, by trying every pair of points."""
     points = [(0.0, 0.0)] + [
         (float(g), 1.0 / float(t))
-        for g, t in zip(instance.counts, instance.time_s[job], strict=True)
+        for g, t in zip(instance.counts, instance.time_s[job, gpu_type], strict=True)
         if np.isfinite(t)
     ]
     points.sort()
@@ -36,10 +36,11 @@ def slot_lp(instance: BoundInstance, slot_s: float, slots: int, price: np.ndarra
     """Return the least sum of (completion - submission) with jobs split over completion slots.
 
     With `price` the capacity is priced instead of limited (the sum over jobs of the inner problem).
-    Columns of each (job, completion slot k): its share z, the seconds tau after the slot's begin, and the
-    GPU-seconds of every segment in every slot up to k.
+    Columns of each (job, completion slot k): its share z, the seconds tau after the slot's begin, and in
+    every slot up to k the seconds on each type and the GPU-seconds of each of its segments.
     """
     origin = float(instance.submit_s.min())
+    types = instance.time_s.shape[1]
     cost: list[float] = []
     rows: list[tuple[int, int, float]] = []
     upper: list[tuple[int, int, float]] = []
@@ -67,18 +68,23 @@ def slot_lp(instance: BoundInstance, slot_s: float, slots: int, price: np.ndarra
             upper_rhs.append(0.0)
             upper.append((work, z, 1.0))
             for t, seconds in room.items():
-                for width, slope in segments(instance, job):
-                    y = column(0.0 if price is None else float(price[t]))
-                    upper.append((work, y, -slope))
-                    limit = len(upper_rhs)
-                    upper_rhs.append(0.0)
-                    upper.append((limit, y, 1.0))
-                    upper.append((limit, tau, -width) if t == k else (limit, z, -width * seconds))
-                    use.append((t, y, 1.0))
+                time = len(upper_rhs)
+                upper_rhs.append(0.0)
+                upper.append((time, tau, -1.0) if t == k else (time, z, -seconds))
+                for kind in range(types):
+                    on = column(0.0)
+                    upper.append((time, on, 1.0))
+                    for width, slope in segments(instance, job, kind):
+                        y = column(0.0 if price is None else float(price[kind, t]))
+                        upper.append((work, y, -slope))
+                        limit = len(upper_rhs)
+                        upper_rhs.append(0.0)
+                        upper += [(limit, y, 1.0), (limit, on, -width)]
+                        use.append((kind * slots + t, y, 1.0))
     if price is None:
         base = len(upper_rhs)
         upper += [(base + t, y, value) for t, y, value in use]
-        upper_rhs += instance.capacity(slot_s, slots).tolist()
+        upper_rhs += instance.capacity(slot_s, slots).ravel().tolist()
 
     def matrix(entries: list[tuple[int, int, float]], height: int) -> csr_array:
         r, c, v = zip(*entries, strict=True)

@@ -51,14 +51,18 @@ def test_times_are_the_best_over_types_placements_and_starts() -> None:
     assert found.ids == ("v", "any", "big")
     assert found.never == ("never",)
     assert found.counts.tolist() == [1, 2, 3, 4, 6, 8]
+    assert found.gpus.tolist() == [[6.0, 2.0]]
     by = dict(zip(found.ids, found.time_s, strict=True))
-    assert by["any"][0] == pytest.approx(2 + 1000 / 20)
-    assert by["any"][1] == pytest.approx(2 + 1000 / (20 * 2**0.5))
+    assert by["any"][0, 0] == pytest.approx(2 + 1000 / 10)
+    assert by["any"][1, 0] == pytest.approx(2 + 1000 / 20)
+    assert by["any"][1, 1] == pytest.approx(2 + 1000 / (20 * 2**0.5))
     # three and four GPUs exist as V100 only; four are fastest as 1 + 3
-    assert by["any"][2] == pytest.approx(2 + 1000 / (10 * 3**0.5))
-    assert by["any"][3] == pytest.approx(2 + 1000 / (10 * 2.0 * 1.5))
-    assert by["v"][0] == pytest.approx(2 + 1000 / 10)
-    assert np.isinf(by["big"][5])
+    assert np.isinf(by["any"][1, 2])
+    assert by["any"][0, 2] == pytest.approx(2 + 1000 / (10 * 3**0.5))
+    assert by["any"][0, 3] == pytest.approx(2 + 1000 / (10 * 2.0 * 1.5))
+    assert by["v"][0, 0] == pytest.approx(2 + 1000 / 10)
+    assert np.isinf(by["v"][1]).all()
+    assert np.isinf(by["big"][:, 5]).all()
 
 
 def test_node_events_change_the_capacity() -> None:
@@ -72,8 +76,8 @@ def test_node_events_change_the_capacity() -> None:
     )
     found = bound_instance(workload, nodes, events)
     assert found.changes_s.tolist() == [-np.inf, 20.0, 30.0, 40.0]
-    assert found.gpus.tolist() == [8.0, 4.0, 16.0, 12.0]
-    assert found.capacity(25.0, 2).tolist() == [8 * 20 + 4 * 5, 4 * 5 + 16 * 10 + 12 * 10]
+    assert found.gpus.tolist() == [[8.0], [4.0], [16.0], [12.0]]
+    assert found.capacity(25.0, 2).tolist() == [[8 * 20 + 4 * 5, 4 * 5 + 16 * 10 + 12 * 10]]
 
 
 def test_rigid_jobs_run_on_their_count_only() -> None:
@@ -84,7 +88,7 @@ def test_rigid_jobs_run_on_their_count_only() -> None:
     )
     found = bound_instance(workload, parse_cluster("1x4:V100"))
     assert found.counts.tolist() == [1, 4]
-    assert found.time_s.tolist() == [[np.inf, 65.0], [65.0, np.inf]]
+    assert found.time_s.tolist() == [[[np.inf, 65.0]], [[65.0, np.inf]]]
     # one of them waits for the other: shortest-first on one machine says 16.25 and 81.25 s
     bound = lower_bound(found, SlotOptions(slot_s=5.0))
     assert bound.shortest_first_s == pytest.approx((65 / 4 + 65 * 5 / 4) / 2)

@@ -23,15 +23,22 @@ from ymir_opt.simulator.bounds.slots import SlotJobs, shapes
 COUNTS = np.array([1, 2, 3, 4], dtype=np.int64)
 
 
-def instance(rng: np.random.Generator, jobs: int, gpus: int, span: float = 60.0) -> BoundInstance:
-    """Return random jobs with speeds that rise concavely or not, some counts not allowed."""
+def instance(rng: np.random.Generator, jobs: int, *gpus: int, span: float = 60.0) -> BoundInstance:
+    """Return random jobs with speeds that rise concavely or not, some counts not allowed; GPUs by type."""
+    submit = rng.uniform(100.0, 100.0 + span, jobs)
+    time = np.stack([_times(rng, jobs) for _ in gpus], axis=1)
+    time[~np.isfinite(time).any(axis=(1, 2)), 0, 0] = 30.0
+    return BoundInstance.of(submit, COUNTS, time, tuple(float(number) for number in gpus))
+
+
+def _times(rng: np.random.Generator, jobs: int) -> np.ndarray:
     work = rng.uniform(5.0, 80.0, jobs)
     exponent = rng.uniform(0.3, 1.0, jobs)
     time = rng.uniform(0.0, 5.0, jobs)[:, None] + work[:, None] / COUNTS[None, :] ** exponent[:, None]
     time *= rng.uniform(1.0, 1.3, time.shape)
     time[rng.random(time.shape) < 0.25] = np.inf
-    time[~np.isfinite(time).any(axis=1), 0] = 30.0
-    return BoundInstance.of(rng.uniform(100.0, 100.0 + span, jobs), COUNTS, time, gpus)
+    time[rng.random(jobs) < 0.1] = np.inf
+    return time
 
 
 def jobs_of(
@@ -49,34 +56,36 @@ def jobs_of(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_envelopes_are_the_least_concave_ones(seed: int) -> None:
-    found = instance(np.random.default_rng(seed), 8, 4)
+    found = instance(np.random.default_rng(seed), 8, 4, 4)
     got = shapes(found.time_s, found.counts)
     for job in range(8):
-        gpus, slope = got.gpus[got.of[job]], got.slope[got.of[job]] / got.area_s[job]
-        expected = segments(found, job)
-        np.testing.assert_allclose(np.diff(gpus, prepend=0.0), [width for width, _ in expected])
-        np.testing.assert_allclose(slope, [s for _, s in expected], rtol=1e-9)
+        for kind in range(2):
+            gpus, slope = got.gpus[got.of[job]][kind], got.slope[got.of[job]][kind] / got.area_s[job]
+            expected = segments(found, job, kind)
+            np.testing.assert_allclose(np.diff(gpus, prepend=0.0), [width for width, _ in expected])
+            np.testing.assert_allclose(slope, [s for _, s in expected], rtol=1e-9)
 
 
 def test_jobs_that_differ_by_a_factor_share_a_shape() -> None:
-    time = np.array([[8.0, 5.0], [16.0, 10.0], [8.0, 4.9]])
+    time = np.array([[[8.0, 5.0]], [[16.0, 10.0]], [[8.0, 4.9]]])
     got = shapes(time, np.array([1, 2]))
     assert got.of.tolist() == [0, 0, 1] or got.of.tolist() == [1, 1, 0]
     rounded = shapes(time, np.array([1, 2]), tolerance=0.5)
     assert len(rounded.gpus) == 1
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_each_job_pays_its_least_cost_at_given_prices(seed: int) -> None:
+@pytest.mark.parametrize("gpus", [(4,), (4, 3)])
+@pytest.mark.parametrize("seed", range(5))
+def test_each_job_pays_its_least_cost_at_given_prices(seed: int, gpus: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
-    found = instance(rng, 3, 4)
-    price = np.where(rng.random(16) < 0.3, 0.0, rng.exponential(0.4, 16))
+    found = instance(rng, 3, *gpus)
+    price = np.where(rng.random((len(gpus), 16)) < 0.3, 0.0, rng.exponential(0.4, (len(gpus), 16)))
     exact = slot_lp(found, 15.0, 16, price)
     jobs = jobs_of(found, 15.0, 16, 1.01)
     for _ in range(4):
         got = jobs.evaluate(price, 400)
     assert got.value_s.sum() <= exact * (1 + 1e-9)
-    assert got.value_s.sum() >= exact * 0.999
+    assert got.value_s.sum() >= exact * 0.998
     coarse = jobs_of(found, 15.0, 16, 1.3, tolerance=0.1).evaluate(price, 20)
     assert coarse.value_s.sum() <= exact * (1 + 1e-9)
 
@@ -85,26 +94,34 @@ def test_each_job_pays_its_least_cost_at_given_prices(seed: int) -> None:
 def test_usage_is_a_supergradient(seed: int) -> None:
     """value(q) <= value(p) + usage(p) (q - p), for any prices q, up to the grid's coarseness."""
     rng = np.random.default_rng(seed)
-    found = instance(rng, 5, 4)
+    found = instance(rng, 5, 4, 2)
     jobs = jobs_of(found, 10.0, 30, 1.01)
-    price = rng.exponential(0.3, 30)
+    price = rng.exponential(0.3, (2, 30))
     jobs.extend(np.full(5, 30))
     at = jobs.evaluate(price, 400)
     for _ in range(20):
-        other = np.maximum(0.0, price + rng.normal(0.0, 0.2, 30))
+        other = np.maximum(0.0, price + rng.normal(0.0, 0.2, (2, 30)))
         there = jobs.evaluate(other, 400).value_s.sum()
-        assert there <= at.value_s.sum() + at.usage @ (other - price) + 0.005 * abs(there)
+        assert there <= at.value_s.sum() + (at.usage * (other - price)).sum() + 0.005 * abs(there)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_the_slot_price_bound_is_the_linear_programs_value(seed: int) -> None:
+@pytest.mark.parametrize("gpus", [(3,), (2, 1)])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_slot_price_bound_is_the_linear_programs_value(seed: int, gpus: tuple[int, ...]) -> None:
     rng = np.random.default_rng(seed)
-    found = instance(rng, 4, 3, span=40.0)
-    bound = lower_bound(
-        found, SlotOptions(slot_s=20.0, iterations=(0, 0, 800), tolerance=1e-6, ratio=1.02, final_ratio=1.005)
+    found = instance(rng, 4, *gpus, span=40.0)
+    patient = SlotOptions(
+        slot_s=20.0,
+        iterations=(0, 0, 700),
+        tolerance=1e-6,
+        patience=20,
+        shrink=0.8,
+        ratio=1.02,
+        final_ratio=1.005,
     )
+    bound = lower_bound(found, patient)
     assert bound.detail is not None
-    exact = slot_lp(found, 20.0, len(bound.detail.price)) / 4
+    exact = slot_lp(found, 20.0, bound.detail.price.shape[1]) / 4
     assert bound.slot_prices_s is not None
     assert bound.slot_prices_s <= exact * (1 + 1e-9)
     assert bound.slot_prices_s >= exact * 0.99
@@ -157,8 +174,8 @@ def random_schedule_mean(found: BoundInstance, start: np.ndarray, rng: np.random
     n, now = len(found.submit_s), float(found.submit_s.min())
     rest, held, ready = np.ones(n), np.zeros(n, dtype=int), np.zeros(n)
     done = np.full(n, np.nan)
-    run = found.time_s - start[:, None]
-    gpus = int(found.gpus[0])
+    run = found.time_s[:, 0] - start[:, None]
+    gpus = int(found.gpus[0, 0])
     while np.isnan(done).any():
         left = gpus
         for job in rng.permutation(n):
@@ -190,7 +207,7 @@ def test_no_random_schedule_is_below_the_bounds(seed: int) -> None:
     rng = np.random.default_rng(seed)
     found = instance(rng, 6, 4)
     start = np.full(6, float(rng.choice([0.0, 3.0])))
-    time = found.time_s + start[:, None]
+    time = found.time_s + start[:, None, None]
     found = BoundInstance.of(found.submit_s, COUNTS, time, 4)
     bound = lower_bound(found, SlotOptions(slot_s=5.0))
     for _ in range(10):
@@ -226,7 +243,7 @@ def test_fewer_gpus_after_a_failure_raise_the_bound() -> None:
     found = instance(np.random.default_rng(5), 14, 4)
     half = float(np.median(found.submit_s))
     failing = BoundInstance(
-        found.submit_s, COUNTS, found.time_s, np.array([-np.inf, half]), np.array([4.0, 1.0])
+        found.submit_s, COUNTS, found.time_s, np.array([-np.inf, half]), np.array([[4.0], [1.0]])
     )
     np.testing.assert_allclose(
         failing.capacity(10.0, 20).sum(),
@@ -237,6 +254,21 @@ def test_fewer_gpus_after_a_failure_raise_the_bound() -> None:
     assert whole.slot_prices_s is not None
     assert broken.slot_prices_s is not None
     assert broken.slot_prices_s > 1.1 * whole.slot_prices_s
+
+
+def test_a_price_for_each_type_is_tighter_than_pooled_gpus() -> None:
+    """Half of the jobs can use the fast type only: pooling would let all GPUs be fast."""
+    rng = np.random.default_rng(11)
+    time = 400.0 / (rng.uniform(0.5, 2.0, 20)[:, None] * COUNTS[None, :].astype(float) ** 0.9)
+    both = np.stack([time, 5.0 * time], axis=1)
+    both[::2, 1] = np.inf
+    submit = rng.uniform(0.0, 300.0, 20)
+    quick = SlotOptions(slot_s=20.0)
+    apart = lower_bound(BoundInstance.of(submit, COUNTS, both, (2.0, 6.0)), quick)
+    pooled = lower_bound(BoundInstance.of(submit, COUNTS, both.min(axis=1), 8.0), quick)
+    assert apart.slot_prices_s is not None
+    assert pooled.slot_prices_s is not None
+    assert apart.slot_prices_s > 1.5 * pooled.slot_prices_s
 
 
 def test_the_same_instance_gives_the_same_bound() -> None:

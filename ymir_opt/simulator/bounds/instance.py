@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -31,12 +30,12 @@ class BoundInstance:
     submit_s : float64[n]
     counts : int64[c]
         GPU counts, distinct.
-    time_s : float64[n, c]
-        Seconds of a whole run, one start included, on ``counts[c]`` GPUs; ``inf`` where not allowed. Each
-        job has a finite one.
+    time_s : float64[n, types, c]
+        Seconds of a whole run, one start included, on ``counts[c]`` GPUs of a type; ``inf`` where not
+        allowed. Each job has a finite one.
     changes_s : float64[k]
         Times from which a number of GPUs holds, increasing; the first is -inf.
-    gpus : float64[k]
+    gpus : float64[k, types]
     ids : tuple of str
         Of the jobs, in the order of the rows.
     never : tuple of str
@@ -52,31 +51,41 @@ class BoundInstance:
     never: tuple[str, ...] = field(default=())
 
     @classmethod
-    def of(cls, submit_s: FloatArray, counts: IntArray, time_s: FloatArray, gpus: float) -> BoundInstance:
-        """Return an instance with a constant number of GPUs."""
-        return cls(submit_s, counts, time_s, np.array([-np.inf]), np.array([float(gpus)]))
+    def of(
+        cls, submit_s: FloatArray, counts: IntArray, time_s: FloatArray, gpus: float | tuple[float, ...]
+    ) -> BoundInstance:
+        """Return an instance with constant GPUs (of each type; `time_s` may leave that axis out)."""
+        time = time_s if time_s.ndim == 3 else time_s[:, None, :]
+        return cls(
+            submit_s,
+            counts,
+            time,
+            np.array([-np.inf]),
+            np.atleast_1d(np.asarray(gpus, dtype=np.float64))[None, :],
+        )
 
     def fastest_s(self) -> FloatArray:
         """Return each job's least time."""
-        return np.asarray(self.time_s.min(axis=1)) if len(self.time_s) else np.zeros(0)
+        return np.asarray(self.time_s.min(axis=(1, 2))) if len(self.time_s) else np.zeros(0)
 
     def area_s(self) -> FloatArray:
         """Return each job's least GPU-seconds."""
-        return np.asarray((self.time_s * self.counts).min(axis=1)) if len(self.time_s) else np.zeros(0)
+        return np.asarray((self.time_s * self.counts).min(axis=(1, 2))) if len(self.time_s) else np.zeros(0)
 
-    def gpus_over(self, begin_s: float, end_s: float) -> FloatArray:
-        """Return the numbers of GPUs that occur in an interval."""
+    def most_gpus(self) -> float:
+        """Return the most GPUs of all types that there ever are from the first submission on."""
         ends = np.append(self.changes_s[1:], np.inf)
-        return self.gpus[(self.changes_s < end_s) & (ends > begin_s)]
+        return float(self.gpus[ends > self.submit_s.min()].sum(axis=1).max())
 
     def capacity(self, slot_s: float, slots: int) -> FloatArray:
-        """Return the GPU-seconds of each slot, counted from the first submission."""
+        """Return the GPU-seconds of each type and slot, counted from the first submission."""
         origin = float(self.submit_s.min())
         edges = origin + slot_s * np.arange(slots + 1)
-        total = np.zeros(slots)
+        total = np.zeros((self.gpus.shape[1], slots))
         ends = np.append(self.changes_s[1:], np.inf)
         for begin, end, gpus in zip(self.changes_s, ends, self.gpus, strict=True):
-            total += gpus * np.maximum(0.0, np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin))
+            seconds = np.maximum(0.0, np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin))
+            total += gpus[:, None] * seconds
         return total
 
 
@@ -85,8 +94,8 @@ def bound_instance(
 ) -> BoundInstance:
     """Return the clairvoyant's view of a workload on a cluster.
 
-    A run on a count takes its true time on the best placement on the fewest nodes of the best type, with the
-    cheapest start (warm, where starts can be). Merging is not considered: the bounds hold for schedules
+    A run on a count takes its true time on the best placement on the fewest nodes, with the cheapest start
+    (warm, where starts can be). Merging is not considered: the bounds hold for schedules
     in which every job does all its own work.
 
     Parameters
@@ -105,15 +114,16 @@ def bound_instance(
         ),
         dtype=np.int64,
     )
-    time = np.full((len(jobs), len(counts)), np.inf)
+    types = list(table.sizes)
+    time = np.full((len(jobs), len(types), len(counts)), np.inf)
     column = {int(count): k for k, count in enumerate(counts)}
     for row, job in enumerate(jobs):
-        for count, seconds in table.times(job).items():
-            time[row, column[count]] = seconds
-    able = np.isfinite(time).any(axis=1)
+        for (kind, count), seconds in table.times(job).items():
+            time[row, types.index(kind), column[count]] = seconds
+    able = np.isfinite(time).any(axis=(1, 2))
     rows = np.flatnonzero(able)
     submit = np.array([job.submitted_at_s for job in jobs], dtype=np.float64)
-    changes, gpus = _gpus_over_time(nodes, node_events)
+    changes, gpus = _gpus_over_time(nodes, node_events, types)
     return BoundInstance(
         submit[rows],
         counts,
@@ -135,9 +145,9 @@ class _TimeTable:
             self.sizes.setdefault(node.gpu_type, []).append(node.gpus)
         self.known: dict[tuple[str, int, str, int], float] = {}
 
-    def times(self, job: TraceJob) -> dict[int, float]:
-        """Return count -> least seconds of a whole run."""
-        found: dict[int, float] = {}
+    def times(self, job: TraceJob) -> dict[tuple[str, int], float]:
+        """Return (type, count) -> least seconds of a whole run."""
+        found: dict[tuple[str, int], float] = {}
         for kind, sizes in self.sizes.items():
             if job.gpu_types is not None and kind not in job.gpu_types:
                 continue
@@ -157,7 +167,7 @@ class _TimeTable:
                     )
                 rate = self.known[key]
                 if rate > 0:
-                    found[count] = min(found.get(count, math.inf), start + job.work / rate)
+                    found[kind, count] = start + job.work / rate
         return found
 
 
@@ -188,20 +198,24 @@ def _fullest(gpus: int, size: int) -> Iterator[tuple[int, ...]]:
 
 
 def _gpus_over_time(
-    nodes: tuple[NodeSpec, ...], events: tuple[NodeEvent, ...]
+    nodes: tuple[NodeSpec, ...], events: tuple[NodeEvent, ...], types: list[str]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the times of change and the GPUs from each on."""
-    size = {node.id: node.gpus for node in nodes}
-    up = dict.fromkeys(size, True)
-    times, gpus = [-np.inf], [float(sum(size.values()))]
+    """Return the times of change, and the GPUs of each type from each on."""
+    known = {node.id: node for node in nodes}
+    up = dict.fromkeys(known, True)
+
+    def total() -> list[float]:
+        there = [node for name, node in known.items() if up.get(name, False)]
+        return [float(sum(node.gpus for node in there if node.gpu_type == kind)) for kind in types]
+
+    times, gpus = [-np.inf], [total()]
     for event in sorted(events, key=lambda e: e.at_s):
-        if event.spec is not None and event.node not in size:
-            size[event.node] = event.spec.gpus
+        if event.spec is not None and event.node not in known:
+            known[event.node] = event.spec
         up[event.node] = event.kind in ("up", "add")
-        total = float(sum(count for node, count in size.items() if up.get(node, False)))
         if times[-1] == event.at_s:
-            gpus[-1] = total
+            gpus[-1] = total()
         else:
             times.append(event.at_s)
-            gpus.append(total)
-    return np.array(times), np.array(gpus)
+            gpus.append(total())
+    return np.array(times), np.array(gpus).reshape(len(times), len(types))

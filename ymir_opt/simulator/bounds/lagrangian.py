@@ -1,4 +1,4 @@
-"""The slot-price bound: one price per GPU-second and slot, raised where the jobs want more than there is.
+"""The slot-price bound: a price per GPU-second, type and slot, raised where jobs want more than there is.
 
 Relaxing "in no slot more GPU-seconds than there are" with prices lambda >= 0 leaves each job alone with
 
@@ -41,6 +41,10 @@ class SlotOptions:
         Limits of the stages; every stage halves the slots of the one before.
     tolerance : float
         A stage ends when the target is closer to the best value than this fraction of it.
+    patience : int
+        Steps without progress after which the target is lowered.
+    shrink : float
+        Factor of the target's distance from the best value when it is lowered.
     ratio, final_ratio : float
         Ratio of neighbouring shadow prices of work, in the search and in the final evaluation.
     max_jobs : int
@@ -50,6 +54,8 @@ class SlotOptions:
     slot_s: float | None = None
     iterations: tuple[int, ...] = (160, 60, 30)
     tolerance: float = 3e-4
+    patience: int = 6
+    shrink: float = 0.6
     ratio: float = 1.15
     final_ratio: float = 1.03
     max_jobs: int = 20_000
@@ -64,7 +70,7 @@ class SlotBound:
     mean_s : float
         Bound on the mean of completion minus submission, seconds.
     slot_s : float
-    price : float64[slots]
+    price : float64[types, slots]
         Seconds of (total) completion time per GPU-second, by slot from the first submission on.
     iterations : int
     """
@@ -99,30 +105,35 @@ def slot_price_bound(
     horizon = _horizon_s(instance)
     stages = len(options.iterations)
     slot = options.slot_s or max(simple_mean_s / 24.0, horizon / 2000.0)
-    price: FloatArray | None = None
-    reach = None
     levels, spent = 8, 0
+    done: tuple[SlotJobs, FloatArray, FloatArray] | None = None
     for stage, limit in enumerate(options.iterations):
         length = slot * 2.0 ** (stages - 1 - stage)
         slots = int(np.ceil(horizon / length))
         jobs = SlotJobs(submit, found, fastest, length, slots, options.ratio)
-        price = np.zeros(slots) if price is None else np.repeat(price, 2)[:slots]
-        if reach is not None:
-            jobs.extend(2 * reach)
         capacity = instance.capacity(length, slots)
+        if done is None:
+            price = np.zeros_like(capacity)
+        else:
+            price = np.repeat(done[1], 2, axis=1)[:, :slots]
+            jobs.extend(2 * done[0].reach)
         search = _Search(jobs, capacity, price, levels, 0.3 if stage == 0 else 0.02)
         if search.cells() > _MAX_CELLS:
-            return None
-        spent += search.run(limit, options.tolerance)
-        price, levels, reach = search.best_price, search.levels, jobs.reach
-    assert price is not None
-    final = SlotJobs(submit, found, fastest, length, slots, options.final_ratio)
+            break
+        spent += search.run(limit, options)
+        levels = search.levels
+        done = jobs, search.best_price, capacity
+    if done is None:
+        return None
+    jobs, price, capacity = done
+    final = SlotJobs(submit, found, fastest, jobs.slot_s, jobs.slots, options.final_ratio)
     final.extend(jobs.reach)
     steps = int(np.ceil((levels + 1) * np.log(options.ratio) / np.log(options.final_ratio)))
-    value = final.evaluate(price, steps).value_s.sum() - float(price @ capacity)
+    cost = float((price * capacity).sum())
+    value = float(final.evaluate(price, steps).value_s.sum()) - cost
     # Rounding must not lift a bound above the truth.
-    value -= _ROUNDING * (abs(value) + float(price @ capacity))
-    return SlotBound(float(value) / number, length, price, spent)
+    value -= _ROUNDING * (abs(value) + cost)
+    return SlotBound(value / number, jobs.slot_s, price, spent)
 
 
 def _horizon_s(instance: BoundInstance) -> float:
@@ -130,13 +141,14 @@ def _horizon_s(instance: BoundInstance) -> float:
 
     A completion later than this costs at least the time until then: the horizon limits effort, not validity.
     """
-    left = float(instance.area_s().sum())
+    # With several types the work may not spread over all of them.
+    left = float(instance.area_s().sum()) * instance.gpus.shape[1]
     now = float(instance.submit_s.max())
     ends = np.append(instance.changes_s[1:], np.inf)
-    for end, gpus in zip(ends, instance.gpus, strict=True):
+    for end, gpus in zip(ends, instance.gpus.sum(axis=1).tolist(), strict=True):
         if end > now and gpus > 0:
-            step = min(float(end) - now, left / float(gpus))
-            left -= step * float(gpus)
+            step = min(float(end) - now, left / gpus)
+            left -= step * gpus
             now += step
             if left <= 0:
                 break
@@ -169,9 +181,10 @@ class _Search:
 
     def cells(self) -> int:
         """Return the size of an evaluation."""
-        return self.levels * (self.jobs.slots * len(self.jobs.found.gpus) + len(self.jobs.owner))
+        tables = self.capacity.size * len(self.jobs.found.gpus)
+        return self.levels * (tables + len(self.jobs.owner))
 
-    def run(self, limit: int, tolerance: float) -> int:
+    def run(self, limit: int, options: SlotOptions) -> int:
         """Improve the prices; return the iterations spent."""
         price = self.best_price
         above: float | None = None
@@ -180,7 +193,7 @@ class _Search:
             found = self.jobs.evaluate(price, self.levels)
             if found.highest >= self.levels - 1 and self.cells() < _MAX_CELLS:
                 self.levels += 2 + self.levels // 3
-            value = float(found.value_s.sum() - price @ self.capacity)
+            value = float(found.value_s.sum() - (price * self.capacity).sum())
             if above is None:
                 above = self.distance * abs(value)
             if value > self.best:
@@ -188,13 +201,13 @@ class _Search:
                 self.best, self.best_price = value, price
             else:
                 failures += 1
-            if failures >= 6:
-                above, failures, price = 0.6 * above, 0, self.best_price
-            if above < tolerance * self.best:
+            if failures >= options.patience:
+                above, failures, price = options.shrink * above, 0, self.best_price
+            if above < options.tolerance * self.best:
                 return iteration + 1
             excess = found.usage - self.capacity
             direction = np.where((price <= 0.0) & (excess < 0.0), 0.0, excess)
-            square = float(direction @ direction)
+            square = float((direction * direction).sum())
             if square == 0.0:
                 return iteration + 1
             # The step leads from the value here to a target above the best value.

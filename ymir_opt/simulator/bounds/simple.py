@@ -29,7 +29,7 @@ def shortest_first_bound(instance: BoundInstance) -> float:
     """
     if not len(instance.submit_s):
         return 0.0
-    gpus = float(instance.gpus_over(float(instance.submit_s.min()), np.inf).max())
+    gpus = instance.most_gpus()
     if gpus <= 0:
         return 0.0
     total = srpt_total_s(instance.submit_s, instance.area_s() / gpus)

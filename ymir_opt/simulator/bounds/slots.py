@@ -1,8 +1,9 @@
 """What each job pays at given prices of GPU-seconds: the inner problem of the slot-price bound.
 
-Notation: slot t lasts ``slot_s`` seconds and has one price lambda_t per GPU-second. A job that finishes in
-slot k works at a *shadow price of work* mu (seconds per job): in every slot before k it takes the GPUs that
-maximise ``mu v(g) - lambda_t g``, where v is the concave envelope of its speeds (jobs per second on g GPUs).
+Notation: slot t lasts ``slot_s`` seconds and has one price lambda_t per GPU-second (of each GPU type). A job
+that finishes in slot k works at a *shadow price of work* mu (seconds per job): in every slot before k it
+takes the GPUs of the type that maximise ``mu v(g) - lambda_t g``, where v is the concave envelope of its
+speeds on that type (jobs per second on g GPUs).
 
 Work is counted in units of a job's cheapest GPU-seconds (its *area*), so that jobs whose speeds differ by
 a factor only are of one *shape*: then ``mu v(g) = m w(g)`` with ``m = mu / area`` and w the shape. Shadow
@@ -25,24 +26,24 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Shapes:
-    """Concave envelopes of speed over GPUs, scaled so that the first slope is one.
+    """Concave envelopes of speed over GPUs of each type, scaled so that the steepest slope is one.
 
     Attributes
     ----------
     of : int64[n]
         Each job's shape.
     area_s : float64[n]
-        Each job's least GPU-seconds (the inverse of its first slope).
-    gpus : list of float64[m]
-        By shape: GPUs at the end of each segment.
-    slope : list of float64[m]
-        By shape: speed gained per GPU in each segment, decreasing from 1.
+        Each job's least GPU-seconds (the inverse of its steepest slope).
+    gpus : list of list of float64[m]
+        By shape and type: GPUs at the end of each segment; empty where the type is not allowed.
+    slope : list of list of float64[m]
+        By shape and type: speed gained per GPU in each segment, decreasing.
     """
 
     of: IntArray
     area_s: FloatArray
-    gpus: list[FloatArray]
-    slope: list[FloatArray]
+    gpus: list[list[FloatArray]]
+    slope: list[list[FloatArray]]
 
 
 def shapes(time_s: FloatArray, counts: IntArray, tolerance: float = 0.0) -> Shapes:
@@ -50,8 +51,8 @@ def shapes(time_s: FloatArray, counts: IntArray, tolerance: float = 0.0) -> Shap
 
     Parameters
     ----------
-    time_s : float64[n, c]
-        Seconds on ``counts[c]`` GPUs, ``inf`` where not allowed; at least one finite a row.
+    time_s : float64[n, types, c]
+        Seconds on ``counts[c]`` GPUs, ``inf`` where not allowed; at least one finite a job.
     counts : int64[c]
         GPU counts, at least 1, distinct.
     tolerance : float
@@ -60,30 +61,38 @@ def shapes(time_s: FloatArray, counts: IntArray, tolerance: float = 0.0) -> Shap
     """
     order = np.argsort(counts, kind="stable")
     places = counts[order].astype(np.float64)
-    distinct, inverse = np.unique(time_s[:, order], axis=0, return_inverse=True)
+    jobs, types, _ = time_s.shape
+    distinct, inverse = np.unique(time_s[:, :, order].reshape(jobs, -1), axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     area = np.zeros(len(distinct))
     which = np.zeros(len(distinct), dtype=np.int64)
     known: dict[tuple[float, ...], int] = {}
-    gpus: list[FloatArray] = []
-    slope: list[FloatArray] = []
-    for row, times in enumerate(distinct):
-        hull = _hull(places, 1.0 / times)
-        steps = np.array([step for step, _ in hull])
-        rises = np.array([rise for _, rise in hull]) / steps
-        area[row] = 1.0 / rises[0]
-        relative = rises / rises[0]
-        if tolerance:
-            step = np.log1p(tolerance)
-            relative = np.exp(np.ceil(np.log(relative) / step - 1e-9) * step)
+    gpus: list[list[FloatArray]] = []
+    slope: list[list[FloatArray]] = []
+    for row, times in enumerate(distinct.reshape(len(distinct), types, -1)):
+        hulls = [np.array(_hull(places, 1.0 / line)).reshape(-1, 2) for line in times]
+        steepest = max(float(hull[0, 1] / hull[0, 0]) for hull in hulls if len(hull))
+        area[row] = 1.0 / steepest
+        relative = [_rounded_up(hull[:, 1] / hull[:, 0] / steepest, tolerance) for hull in hulls]
         # Twelve digits: shapes that differ by rounding only are one.
-        key = (*steps.tolist(), *np.round(relative, 12).tolist())
+        key = tuple(
+            value
+            for hull, rises in zip(hulls, relative, strict=True)
+            for value in (-1.0, *hull[:, 0].tolist(), *np.round(rises, 12).tolist())
+        )
         if key not in known:
             known[key] = len(gpus)
-            gpus.append(np.cumsum(steps))
+            gpus.append([np.cumsum(hull[:, 0]) for hull in hulls])
             slope.append(relative)
         which[row] = known[key]
     return Shapes(which[inverse], area[inverse], gpus, slope)
+
+
+def _rounded_up(slopes: FloatArray, tolerance: float) -> FloatArray:
+    if not tolerance:
+        return slopes
+    step = np.log1p(tolerance)
+    return np.asarray(np.exp(np.ceil(np.log(slopes) / step - 1e-9) * step))
 
 
 def _hull(places: FloatArray, speed: FloatArray) -> list[tuple[float, float]]:
@@ -109,7 +118,7 @@ class Evaluation:
     ----------
     value_s : float64[n]
         Of each job: a lower limit of the least (completion - submission) + price of its GPUs, seconds.
-    usage : float64[slots]
+    usage : float64[types, slots]
         GPU-seconds that all jobs would use in each slot; less the capacity, an (approximate) supergradient.
     highest : int
         The highest shadow price used, as a number of steps on the grid; more must be tried than this.
@@ -130,8 +139,10 @@ class _Tables:
         Shadow price per unit of area.
     profit : float64[rows, slots]
         ``phi_t = max_g (mu w(g) - lambda_t g)``.
-    gpus, rate : float64[rows, slots]
-        The maximiser g, and w(g).
+    gpus : float64[types, rows, slots]
+        The maximiser g, on its type.
+    rate : float64[rows, slots]
+        w(g) of the maximiser.
     before, done : float64[rows, slots + 1]
         Sums of profit and of rate over the slots before, times the slot's length.
     limit : float64[rows, slots]
@@ -221,7 +232,7 @@ class SlotJobs:
 
         Parameters
         ----------
-        price : float64[slots]
+        price : float64[types, slots]
             Prices per GPU-second, at least 0.
         levels : int
             Shadow prices tried, from the least possible one up.
@@ -262,16 +273,24 @@ class SlotJobs:
         codes, rows = np.unique(self.found.of[:, None] * span + (levels - base), return_inverse=True)
         shape, level = codes // span, codes % span + base
         mu = np.exp(level * self.step)
-        profit, gpus, rate = (np.empty((len(codes), self.slots)) for _ in range(3))
+        profit, rate = (np.zeros((len(codes), self.slots)) for _ in range(2))
+        gpus = np.zeros((len(price), len(codes), self.slots))
         for kind in np.unique(shape).tolist():
-            chosen = shape == kind
-            slope, ends = self.found.slope[kind], self.found.gpus[kind]
-            rates = np.concatenate([[0.0], np.cumsum(slope * np.diff(ends, prepend=0.0))])
-            segments = np.searchsorted(-slope, -(price / mu[chosen, None]), side="left")
-            gpus[chosen] = np.concatenate([[0.0], ends])[segments]
-            rate[chosen] = rates[segments]
-        np.multiply(rate, mu[:, None], out=profit)
-        profit -= gpus * price
+            chosen = np.flatnonzero(shape == kind)
+            for k, (slope, ends) in enumerate(
+                zip(self.found.slope[kind], self.found.gpus[kind], strict=True)
+            ):
+                if not len(slope):
+                    continue
+                rates = np.concatenate([[0.0], np.cumsum(slope * np.diff(ends, prepend=0.0))])
+                segments = np.searchsorted(-slope, -(price[k] / mu[chosen, None]), side="left")
+                held, speed = np.concatenate([[0.0], ends])[segments], rates[segments]
+                gain = mu[chosen, None] * speed - held * price[k]
+                better = gain > profit[chosen]
+                profit[chosen] = np.where(better, gain, profit[chosen])
+                rate[chosen] = np.where(better, speed, rate[chosen])
+                gpus[:, chosen] = np.where(better, 0.0, gpus[:, chosen])
+                gpus[k, chosen] = np.where(better, held, gpus[k, chosen])
         before, done = (np.zeros((len(codes), self.slots + 1)) for _ in range(2))
         np.cumsum(profit, axis=1, out=before[:, 1:])
         np.cumsum(rate, axis=1, out=done[:, 1:])
@@ -305,15 +324,16 @@ class SlotJobs:
         low, high = work[jobs, below], work[jobs, above]
         share = np.where(high > low, (1.0 - low) / np.maximum(high - low, 1e-300), 1.0)
         share = np.where(none | (low > 1.0), 1.0, np.clip(share, 0.0, 1.0))
-        usage = np.zeros(self.slots)
+        usage = np.zeros((len(tables.gpus), self.slots))
         cover = np.zeros((len(tables.mu), self.slots + 1))
         for pick, weight in ((above, share), (below, 1.0 - share)):
             row = rows[jobs, pick]
-            np.add.at(usage, at, weight * tables.gpus[row, at] * ends[jobs, pick])
-            opening = np.where(later, weight * tables.gpus[row, self.first] * self.lead_s, 0.0)
-            np.add.at(usage, self.first, opening)
+            for held, used in zip(tables.gpus, usage, strict=True):
+                np.add.at(used, at, weight * held[row, at] * ends[jobs, pick])
+                opening = np.where(later, weight * held[row, self.first] * self.lead_s, 0.0)
+                np.add.at(used, self.first, opening)
             np.add.at(cover, (row, self.first + 1), np.where(later, weight, 0.0))
             np.add.at(cover, (row, at), np.where(later, -weight, 0.0))
         inside = np.cumsum(cover, axis=1)[:, :-1]
-        usage += self.slot_s * np.einsum("rs,rs->s", inside, tables.gpus)
+        usage += self.slot_s * np.einsum("rs,krs->ks", inside, tables.gpus)
         return usage, int(above.max(initial=0))
