@@ -18,7 +18,12 @@ sys.exit(None if torch.cuda.is_available() else "gpu_check: no CUDA device, or t
 PYTHON
 
 # what is measured stays: a second call goes on where the first was stopped
-measure() { timeout "$3" "$plan" profile "$1" "examples/recipes/$2.toml" --budget "$4" --store "$store" || true; }
+measure() {
+    local code=0
+    timeout "$3" "$plan" profile "$1" "examples/recipes/$2.toml" --budget "$4" --store "$store" || code=$?
+    # running out of time is expected, failing is not
+    ((code == 0 || code == 124)) || exit "$code"
+}
 measure throughput gpu-minilm 75 50s
 measure colocation gpu-minilm 110 85s
 measure throughput gpu-decoder 60 40s
