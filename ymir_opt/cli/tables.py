@@ -14,10 +14,19 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["MAX_ROWS", "diff_table", "plan_tables", "summary_line", "violations_table"]
+__all__ = [
+    "MAX_ROWS",
+    "action_text",
+    "and_more",
+    "diff_table",
+    "new_table",
+    "plan_tables",
+    "summary_line",
+    "violations_table",
+]
 
 MAX_ROWS = 200
-_SHORT = ("mode", "GPUs", "finish in", "action", "reason", "invariant")
+_SHORT = ("mode", "GPUs", "finish in", "action", "reason", "invariant", "loss")
 _CUT = {
     StoppedBy.WALL_CLOCK: ", stopped by the clock",
     StoppedBy.NODE_LIMIT: ", stopped at its node limit",
@@ -56,7 +65,8 @@ def plan_tables(plan: Plan, taken_at_s: float) -> list[RenderableType]:
     return parts
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
+    """Return an empty table; columns of short words are never broken."""
     from rich import box
     from rich.table import Table
 
@@ -64,6 +74,11 @@ def _table(title: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, overflow="fold", no_wrap=name in _SHORT)
     return table
+
+
+def action_text(action: Action | None) -> Text:
+    """Return an action's word in its colour."""
+    return _lines([_action(action)])
 
 
 def _lines(items: Sequence[tuple[str, str]]) -> Text:
@@ -87,7 +102,7 @@ def _groups_table(plan: Plan, taken_at_s: float) -> Table:
 
     metrics = plan.metrics
     title = f"{count_of(len(plan.groups), 'group')} on {metrics.gpus_used} of {metrics.gpus_total} GPUs"
-    table = _table(title, "mode", "jobs", "GPUs", "where", "starts from", "finish in", "action")
+    table = new_table(title, "mode", "jobs", "GPUs", "where", "starts from", "finish in", "action")
     actions = {action.job: action for action in plan.actions}
     for group in plan.groups[:MAX_ROWS]:
         table.add_row(
@@ -111,7 +126,7 @@ def _groups_table(plan: Plan, taken_at_s: float) -> Table:
             "-",
             _lines([_action(action)]),
         )
-    _and_more(table, len(plan.groups) - MAX_ROWS)
+    and_more(table, len(plan.groups) - MAX_ROWS)
     return table
 
 
@@ -126,7 +141,8 @@ def _action(action: Action | None) -> tuple[str, str]:
     return ("-", "") if action is None else (action.action.value, _STYLE[action.action])
 
 
-def _and_more(table: Table, hidden: int) -> None:
+def and_more(table: Table, hidden: int) -> None:
+    """Say below a table how many rows it does not show."""
     if hidden > 0:
         table.caption = f"... and {hidden} more rows; the plan's JSON has all of them"
         table.caption_justify = "left"
@@ -140,7 +156,7 @@ def _waiting(plan: Plan) -> list[Action]:
 def _waiting_table(plan: Plan, waiting: Sequence[Action]) -> Table:
     from rich.text import Text
 
-    table = _table(f"{count_of(len(waiting), 'job')} without GPUs", "job", "action", "reason", "message")
+    table = new_table(f"{count_of(len(waiting), 'job')} without GPUs", "job", "action", "reason", "message")
     for action in waiting[:MAX_ROWS]:
         explanation = plan.explanations.get(action.job)
         table.add_row(
@@ -149,7 +165,7 @@ def _waiting_table(plan: Plan, waiting: Sequence[Action]) -> Table:
             Text(explanation.reason.value if explanation else "-"),
             Text(explanation.message if explanation else "-"),
         )
-    _and_more(table, len(waiting) - MAX_ROWS)
+    and_more(table, len(waiting) - MAX_ROWS)
     return table
 
 
@@ -175,10 +191,10 @@ def violations_table(violations: Sequence[tuple[int, str, str]]) -> Table:
     """Return broken invariants as (number, place, message)."""
     from rich.text import Text
 
-    table = _table(f"{count_of(len(violations), 'violation')}", "invariant", "place", "message")
+    table = new_table(f"{count_of(len(violations), 'violation')}", "invariant", "place", "message")
     for number, place, message in violations[:MAX_ROWS]:
         table.add_row(str(number), Text(place), Text(message))
-    _and_more(table, len(violations) - MAX_ROWS)
+    and_more(table, len(violations) - MAX_ROWS)
     return table
 
 
@@ -186,8 +202,8 @@ def diff_table(rows: Sequence[tuple[str, str, str]], names: tuple[str, str]) -> 
     """Return what changed between two plans as (job, before, after)."""
     from rich.text import Text
 
-    table = _table(f"{count_of(len(rows), 'difference')}", "job", names[0], names[1])
+    table = new_table(f"{count_of(len(rows), 'difference')}", "job", names[0], names[1])
     for job, before, after in rows[:MAX_ROWS]:
         table.add_row(Text(job), Text(before), Text(after))
-    _and_more(table, len(rows) - MAX_ROWS)
+    and_more(table, len(rows) - MAX_ROWS)
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -134,6 +134,8 @@ class Alternatives:
         places: list[tuple[float, Option, int | None]] = []
         merges: list[tuple[float, Option, int | None]] = []
         ruled_out: list[Offer] = []
+        if group is not None and self._follows(name, group):
+            everything = [_without_transfer(option) for option in everything]
         for option in everything:
             if self._chosen(option, group):
                 continue
@@ -193,6 +195,11 @@ class Alternatives:
         if group.mode is not Mode.SEQUENCE:
             return True
         return (group.jobs.index(other) < group.jobs.index(name)) == option.after
+
+    @staticmethod
+    def _follows(name: str, group: Group) -> bool:
+        """Say whether a job waits for another one's weights."""
+        return group.mode is Mode.SEQUENCE and group.jobs[0] != name
 
     def _kept(self, group: Group) -> bool:
         return group.id in self._kept_ids
@@ -410,6 +417,11 @@ class Alternatives:
         if rank > telling((Reason.SHARING_DISABLED, "")) and any(o == other for o, _ in offered):
             return None  # the pair is offered in another mode, and nothing telling is known of this one
         return rank, text, _ruled_out(text, why)
+
+
+def _without_transfer(option: Option) -> Option:
+    """Tell waiting for one's own start from waiting for another job's weights."""
+    return replace(option, text="to wait without the transfer") if option.kind is Kind.WAIT else option
 
 
 def _ruled_out(option: str, why: RuledOut) -> Offer:

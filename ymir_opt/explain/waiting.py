@@ -119,13 +119,17 @@ class WaitingReasons:
 
     def _unknown(self, j: int) -> tuple[Reason, str]:
         taken = sum(len(rows) for rows in self.reservation.gpus.values())
+        left = self.reservation.left
         text = "no throughput or work is known"
         if not self.work.evaluator.jobs.startable[j]:
             return Reason.UNKNOWN_THROUGHPUT, text
-        return (
-            Reason.UNKNOWN_THROUGHPUT,
-            f"{text}; {gpus_of(taken)} measure other jobs this round and none is left for this one",
-        )
+        wanted = self.work.evaluator.profile_gpus(j)
+        text += f"; measuring it takes {gpus_of(wanted)}"
+        if wanted > left:
+            text += f", and {taken} of at most {taken + left} a round measure other jobs"
+        else:
+            text += " of one node, and none has them free for it within its quota"
+        return Reason.UNKNOWN_THROUGHPUT, text
 
     # -- one type -------------------------------------------------------------------------------
 
