@@ -1,25 +1,25 @@
-"""The full evaluations, made once and used by every test of figures and of the documentation."""
+"""What the documentation says of the evaluations."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
-from ymir_models.evaluation import Row
-from ymir_models.registry import find
 
-Evaluated = Callable[[str], list[Row]]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.fixture(scope="session")
-def evaluated(data_dir: Path) -> Evaluated:
-    """Return the rows of the full evaluation of a kind (tens of CPU seconds, once a session)."""
+@pytest.fixture
+def documented() -> Callable[[str], str]:
+    """Return a function from the kind of an evaluation to its tables in docs/models.md."""
 
-    @cache
-    def rows(kind: str) -> list[Row]:
-        found = find(kind)
-        return list(found.evaluate(data_dir / found.data))
+    def block(kind: str) -> str:
+        text = (DOCS / "models.md").read_text()
+        begin, end = f"<!-- begin evaluate {kind} -->", f"<!-- end evaluate {kind} -->"
+        found = re.search(rf"{begin}\n\n(.*?)\n{end}", text, re.DOTALL)
+        assert found is not None
+        return found[1]
 
-    return rows
+    return block

@@ -263,14 +263,13 @@ def test_the_shipped_parameters_are_what_the_command_writes(
     assert ask(["fit", "--data", str(data_dir), "-o", str(tmp_path)])[0] == 0
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted(path.name for path in FITTED.iterdir() if path.suffix in (".json", ".md"))
+    fresh, shipped = ([(folder / name).read_bytes() for name in names] for folder in (tmp_path, FITTED))
+    if fresh != shipped:
+        # another build of numpy or scipy may differ in the last digits, but never from itself
+        again = tmp_path / "again"
+        assert ask(["fit", "--data", str(data_dir), "-o", str(again)])[0] == 0
+        assert [(again / name).read_bytes() for name in names] == fresh
     for name in names:
-        fresh, shipped = ((folder / name).read_bytes() for folder in (tmp_path, FITTED))
-        if fresh != shipped:
-            # another build of numpy or scipy may differ in the last digits, never in the data
-            assert name.endswith((".json", ".md"))
-            if name.endswith(".json"):
-                assert json.loads(fresh)["source"] == json.loads(shipped)["source"]
-    again = tmp_path / "again"
-    assert ask(["fit", "--data", str(data_dir), "-o", str(again)])[0] == 0
-    for name in names:
-        assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
+        if name.endswith(".json"):
+            one, two = (json.loads((folder / name).read_bytes()) for folder in (tmp_path, FITTED))
+            assert one["source"] == two["source"]

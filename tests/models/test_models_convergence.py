@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from ymir_models.convergence.evaluate import evaluate, last_increment, paper_cur
 from ymir_models.convergence.features import FAR, curve_features, power_law
 from ymir_models.convergence.fit import level_for, spread_levels
 from ymir_models.convergence.model import HazardModel
-from ymir_models.evaluation import Row
+from ymir_models.evaluation import markdown, summary
 
 from ymir_opt.domain.errors import InputError
 
@@ -165,8 +166,9 @@ def test_the_quick_evaluation_of_curves_runs(data_dir: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_every_baseline_is_beaten_with_certainty(evaluated: object) -> None:
-    rows: list[Row] = evaluated("convergence")  # type: ignore[operator]
+def test_every_baseline_is_beaten_with_certainty(data_dir: Path, documented: Callable[[str], str]) -> None:
+    rows = evaluate(data_dir / "titan")
+    assert documented("convergence") == markdown(summary(rows))
     for row in rows:
         if row.split == "first epoch, reached":
             best = min(metrics["mae"] for metrics in row.baselines.values())

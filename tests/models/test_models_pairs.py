@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from ymir_models.colocation.evaluate import evaluate
 from ymir_models.colocation.fit import GRID, additive, fit_pairs
 from ymir_models.colocation.model import PairModel, family_kernel, pair_kernel, smooth_kernel
 from ymir_models.colocation.saturation import SaturationModel, fit_saturation
-from ymir_models.evaluation import Row
+from ymir_models.evaluation import markdown, summary
 
 from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.snapshot import ColocationMember, ColocationRow, Mode, ThroughputRow
@@ -244,8 +245,9 @@ def test_the_quick_evaluation_runs(data_dir: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_every_target_is_reached(evaluated: object) -> None:
-    rows: list[Row] = evaluated("colocation")  # type: ignore[operator]
+def test_every_target_is_reached(data_dir: Path, documented: Callable[[str], str]) -> None:
+    rows = evaluate(data_dir / "gavel")
+    assert documented("colocation") == markdown(summary(rows))
     missed = [
         (row.split, row.model, t.metric) for row in rows for t in row.targets if not t.reached(row.metrics)
     ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from ymir_models import FITTED
-from ymir_models.evaluation import Row
+from ymir_models.evaluation import markdown, summary
 from ymir_models.predictor import FittedPredictor, load
 from ymir_models.transfer.data import TaskWeb, read_taskweb
 from ymir_models.transfer.evaluate import _never_a_source, evaluate
@@ -262,8 +263,11 @@ def test_the_quick_evaluation_of_transfers_runs(data_dir: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_every_target_is_reached_and_nothing_is_learnt_from_shuffled_labels(evaluated: object) -> None:
-    rows: list[Row] = evaluated("transfer")  # type: ignore[operator]
+def test_every_target_is_reached_and_nothing_is_learnt_from_shuffled_labels(
+    data_dir: Path, documented: Callable[[str], str]
+) -> None:
+    rows = evaluate(data_dir / "taskweb")
+    assert documented("transfer") == markdown(summary(rows))
     missed = [
         (row.split, row.model, t.metric) for row in rows for t in row.targets if not t.reached(row.metrics)
     ]
