@@ -82,6 +82,42 @@ def test_own_profiles_are_fitted_and_answer_in_a_plan(ask: Answer, tmp_path: Pat
     assert {a["action"] for a in json.loads(out)["actions"]} <= {"profile", "wait"}
 
 
+def test_a_predicted_warm_start_reaches_a_plan_with_its_interval(ask: Answer, tmp_path: Path) -> None:
+    rows = [
+        {
+            "foundation_model": "t5-base",
+            "peft_type": "LORA",
+            "gpu_type": "A100",
+            "gpus": 1,
+            "batch_size": 32,
+            "samples_per_s": 100.0,
+        }
+    ]
+    jobs = [
+        job_row(task, foundation_model="t5-base", task=task, max_gpus=1, tenant="x", remaining_samples=6e4)
+        for task in ("boolq", "rte")
+    ]
+    adapter = {"id": "squad", "foundation_model": "t5-base", "task": "squad_v2", "tenant": "x"}
+    snapshot = tmp_path / "snapshot.json"
+    snapshot.write_text(json.dumps(snapshot_data(jobs, profiles={"throughput": rows}, adapters=[adapter])))
+    plan = tmp_path / "plan.json"
+    assert ask(["solve", str(snapshot), "--models", str(FITTED), "-o", str(plan)])[0] == 0
+    body = json.loads(plan.read_text())
+    (group,) = [g for g in body["groups"] if g["jobs"] == ["boolq"]]
+    assert group["starts_from"]["boolq"]["adapter"] == "squad"
+    prediction = group["predicted"]["boolq"]
+    known = load(FITTED).warm_start("t5-base", "squad_v2", "boolq")
+    assert known is not None
+    assert prediction["source"] == "predicted"
+    assert prediction["work_ratio"] == pytest.approx(known.ratio)
+    # the limits hold what a gain in accuracy does not say about work: far apart
+    assert prediction["high"] / prediction["low"] > 2
+    assert ask(["check", str(snapshot), str(plan), "--models", str(FITTED)])[0] == 0
+    # without the models nothing is known of the transfer
+    assert ask(["solve", str(snapshot), "-o", str(plan)])[0] == 0
+    assert all(not g["starts_from"] for g in json.loads(plan.read_text())["groups"])
+
+
 def test_a_folder_that_was_tampered_with_is_one_line(ask: Answer, tmp_path: Path) -> None:
     snapshot = tmp_path / "snapshot.json"
     snapshot.write_text(json.dumps(snapshot_data()))
