@@ -123,7 +123,8 @@ def _take(kind: str, bench: Bench, store: Store, todo: list[Any], seconds: float
             progress.update(task, description=item.measurement.title[:60], completed=done)
 
         found = run(todo, bench, store, seconds, order=order, progress=show)
-        progress.update(task, description="done", completed=found.skipped + found.measured)
+        end = "the budget is used" if found.left else "done"
+        progress.update(task, description=end, completed=found.skipped + found.measured)
     if out.wants_json:
         emit(json.dumps({"foundation_model": bench.foundation_model, **vars(found)}) + "\n")
     if out.wants_tables:
