@@ -121,6 +121,12 @@ class Bench:
         return self._backbone
 
     @property
+    def multiplied(self) -> int:
+        """Weights that a token is multiplied with (embeddings are looked up): for guesses of cost."""
+        layers = (m for m in self.backbone.model.modules() if isinstance(m, torch.nn.Linear))
+        return sum(layer.weight.numel() for layer in layers)
+
+    @property
     def runtime(self) -> Runtime:
         """The one runtime on it."""
         if self._runtime is None:

@@ -40,7 +40,7 @@ def _conditions(bench: Bench, seed: int) -> dict[str, Any]:
 
 def _estimate(bench: Bench, runs: float = 1.0) -> float:
     training = bench.recipe.training
-    parameters = bench.backbone.gib * 2**30 / 4
+    parameters = bench.multiplied
     samples = 3 * training.eval_at[-1] + training.test_rows * len(training.eval_at)
     return runs * 2 * parameters * samples * training.max_length * 0.5 / FLOPS
 

@@ -54,7 +54,7 @@ class Throughput:
     def estimate_cpu_s(self, bench: Bench) -> float:
         """Return a rough cost."""
         steps = min(bench.recipe.throughput.max_steps, 12)
-        parameters = bench.backbone.gib * 2**30 / 4
+        parameters = bench.multiplied
         return 0.5 + steps * 6 * parameters * self.batch_size * self.length / FLOPS / 3
 
     def measure(self, bench: Bench) -> Outcome:

@@ -45,7 +45,7 @@ def _subject(bench: Bench, mode: str, members: int, batch_size: int, length: int
 
 
 def _estimate(bench: Bench, members: int, batch_size: int, length: int) -> float:
-    parameters = bench.backbone.gib * 2**30 / 4
+    parameters = bench.multiplied
     rows = batch_size * (members + 1)
     return 0.5 + (BLOCKS + 1) * (0.1 + 6 * parameters * rows * length / FLOPS / 3)
 
