@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ymir_opt.domain.errors import InputError
 
 __all__ = [
+    "MIN_POSITIVE",
     "Count",
     "FrozenDict",
     "Id",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 MAX_MAGNITUDE = 1e18
+# what must be above 0: quotients of such figures stay far from the limits of doubles
+MIN_POSITIVE = 1 / MAX_MAGNITUDE
 MAX_COUNT = 1_000_000
 
 
@@ -86,7 +89,7 @@ Id = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_check_i
 Text = Annotated[str, Field(max_length=4096)]
 Real = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 NonNegative = Annotated[float, Field(ge=0, le=MAX_MAGNITUDE)]
-Positive = Annotated[float, Field(gt=0, le=MAX_MAGNITUDE)]
+Positive = Annotated[float, Field(ge=MIN_POSITIVE, le=MAX_MAGNITUDE)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Labels = Annotated[Mapping[str, str], AfterValidator(freeze)]

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from ymir_opt.domain.base import (
+    MIN_POSITIVE,
     Count,
     FreeLabels,
     FrozenDict,
@@ -193,7 +194,7 @@ class Job(Model):
     tenant: Id | None = None
     submitted_at_s: Real
     priority: Annotated[int, Field(ge=-(2**31), le=2**31)] = 0
-    weight: Annotated[float, Field(gt=0, le=1e9)] = 1.0
+    weight: Annotated[float, Field(ge=MIN_POSITIVE, le=1e9)] = 1.0
     deadline_s: Real | None = None
     foundation_model: Id | None = None
     task: Id | None = None

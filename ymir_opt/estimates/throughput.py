@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ymir_opt.domain.base import MIN_POSITIVE
 from ymir_opt.domain.snapshot import Provenance, ThroughputRow
 from ymir_opt.estimates.protocols import ThroughputKey
 
@@ -73,7 +74,7 @@ class ThroughputTable:
     def __init__(self, rows: Iterable[ThroughputRow]) -> None:
         best: dict[tuple[ThroughputKey, str, int, int], ThroughputRow] = {}
         for row in rows:
-            if row.samples_per_s <= 0:
+            if row.samples_per_s < MIN_POSITIVE:
                 continue
             key = ThroughputKey(row.foundation_model, row.peft_type, row.config)
             at = (key, row.gpu_type, row.gpus, row.batch_size)
@@ -178,7 +179,7 @@ class ThroughputTable:
                 continue
             exponent = np.full(len(gpus), SINGLE_COUNT_EXPONENT)
             if len(counts) > 1:
-                with np.errstate(divide="ignore", invalid="ignore"):
+                with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
                     ratio = np.log(rates[end] / rates[inner]) / np.log(counts[end] / counts[inner])
                 exponent = np.clip(ratio, 0.0, 1.0)
             grown = rates[end] * (gpus / counts[end]) ** exponent

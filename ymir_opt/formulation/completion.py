@@ -48,7 +48,7 @@ def run_times(work: FloatArray, present: BoolArray, rates: RateFunction) -> Floa
         if not active.any():
             break
         current = rates(active, current)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             eta = np.where(active, left / current, np.inf)
         eta = np.where(active & (left <= 0), 0.0, eta)
         step = eta.min(axis=1)
@@ -59,7 +59,7 @@ def run_times(work: FloatArray, present: BoolArray, rates: RateFunction) -> Floa
         advance = np.where(running, step, 0.0)
         clock = clock + advance
         out = np.where(finished, clock[:, None], out)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             left = np.where(active, left - np.nan_to_num(current) * advance[:, None], left)
         active = active & ~finished & ~stuck
     return out
@@ -166,7 +166,7 @@ class GroupSpeeds:
         asked, inverse = unique_rows(np.column_stack([key, types, gpus, total]))
         answer = self._joint_speeds(asked)
         rate, memory, predicted = answer[inverse, 0], answer[inverse, 1], answer[inverse, 2] == 1.0
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             each = rate[:, None] * batch / np.maximum(total, 1)[:, None]
         return np.where(active, each, np.nan), memory, predicted
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ymir_opt.domain.snapshot import Mode
+from ymir_opt.domain.snapshot import Mode, Parallelism
 from ymir_opt.estimates import Estimates
 from ymir_opt.formulation import objective as terms
 from ymir_opt.formulation.completion import GroupSpeeds, RateFunction, run_times
@@ -121,14 +121,14 @@ class Evaluator:
         if not p.probes:
             probe = np.zeros_like(probe)
         # where no speed is known the run is endless, and 0 x inf says nothing; `known` drops it below
-        with np.errstate(invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             finish = begin + run + (1 - work.p_benefit) * probe
         memory, memory_known, predicted = self._memory(mode, members, types, gpus)
         known &= memory_known
         valid = known.copy()
         if mode in SHARED:
             alone_rate = self.speeds.alone_or_largest(members, types, gpus)
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
                 alone = terms.expected(work.alone / alone_rate, work.alone_high / alone_rate, p)
             valid &= np.all(~present | np.isfinite(alone), axis=1)
             valid &= terms.admitted(jobs.weight[safe], finish, alone, begin, present)
@@ -161,7 +161,7 @@ class Evaluator:
         present = members >= 0
         safe = np.where(present, members, 0)
         rate = self.speeds.alone(members, types, gpus)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             run = terms.expected(work.point / rate, work.planning_high / rate, p)
             plain = terms.expected(jobs.rest[safe] / rate, jobs.rest_high[safe] / rate, p)
         warm_s = jobs.warm[safe, np.broadcast_to(types[:, None], members.shape)]
@@ -386,6 +386,11 @@ class Evaluator:
             if group.keepable and not kept.known[0]:
                 out[list(group.holders)] = True
         return out
+
+    def profile_gpus(self, j: int) -> int:
+        """Return the GPUs of a profile action of a job."""
+        pipeline = self.instance.jobs[j].parallelism is Parallelism.PIPELINE
+        return self.parameters.profile_gpus_pipeline if pipeline else self.parameters.profile_gpus
 
     @cached_property
     def keeps(self) -> tuple[Evaluation, ...]:

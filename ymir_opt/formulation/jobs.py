@@ -311,7 +311,7 @@ class JobTable:
         weight = np.array([j.weight for j in self.instance.jobs]) * self.instance.queue_weight
         weight = weight * 2.0**self.instance.job_class
         if p.ageing:
-            with np.errstate(invalid="ignore", divide="ignore"):
+            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
                 factor = (self.age + self.t_iso) / np.maximum(self.t_iso, 1e-9)
             factor = np.where(np.isfinite(self.t_iso), factor, 1.0)
             weight = weight * factor**p.age_exponent

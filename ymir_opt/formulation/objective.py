@@ -64,7 +64,7 @@ def deadline_penalty(
     """Return ``U (kappa/D0) min(1, max(0, F - slack) / (30 round_s))``; slack is deadline - now."""
     if not p.deadlines:
         return np.zeros(np.broadcast(importance, finish_s).shape)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         late = np.maximum(0.0, finish_s - slack_s) / (p.deadline_horizon_rounds * round_s)
     late = np.where(np.isfinite(slack_s), np.minimum(1.0, np.where(np.isnan(late), 1.0, late)), 0.0)
     return np.asarray(importance * (p.kappa / p.d0_s) * late)
@@ -111,7 +111,7 @@ def admitted(
         ``alone_s`` is the run alone on the same GPUs, ``start_s`` its start.
     present : bool[M, K]
     """
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         key = np.where(present, alone_s / weight, np.inf)
     order = np.argsort(key, axis=1, kind="stable")
     duration = np.where(present, alone_s + start_s, 0.0)

@@ -29,10 +29,12 @@ __all__ = [
     "fewest_blocks",
     "fewest_nodes",
     "group_use",
+    "host_left",
     "node_capacity",
     "node_limits",
     "normalised",
     "part_of",
+    "set_aside",
     "splits",
     "units_left",
 ]
@@ -341,19 +343,27 @@ class Resources:
 
 
 def units_left(instance: Instance, scales: tuple[Resources, Resources], kept: Iterable[int]) -> IntArray:
-    """Return the units of CPU and host memory that kept running groups leave on each node, int64[N, 2].
+    """Return the units of CPU and host memory that are left on each node, int64[N, 2].
 
-    A node that they overuse has nothing left.
+    Kept running groups and what is set aside take theirs; a node that they overuse has nothing left.
     """
-    taken = np.zeros((len(instance.nodes), 2))
+    left = host_left(instance, kept)
+    return np.stack([scale.limit(left[:, i]) for i, scale in enumerate(scales)], axis=1)
+
+
+def host_left(instance: Instance, kept: Iterable[int]) -> FloatArray:
+    """Return CPUs and host memory (GiB) that kept groups and what is set aside leave, float64[N, 2]."""
+    taken: FloatArray = np.zeros((len(instance.nodes), 2)) + _cache(instance).get("aside", 0.0)
     for r in kept:
         use = group_use(instance, r)
         if use[0] or use[1]:
             np.add.at(taken, instance.gpu_node[instance.running[r].gpus], use)
-    return np.stack(
-        [
-            scale.limit(np.maximum(limit - taken[:, i], 0.0))
-            for i, (scale, limit) in enumerate(zip(scales, node_limits(instance), strict=True))
-        ],
-        axis=1,
-    )
+    return np.maximum(np.stack(node_limits(instance), axis=1) - taken, 0.0)
+
+
+def set_aside(instance: Instance, taken: FloatArray) -> None:
+    """Set CPUs and host memory (GiB) aside, float64[N, 2]: what profile actions use is not given out again.
+
+    Once an instance, before anything is stated or placed.
+    """
+    _cache(instance)["aside"] = taken

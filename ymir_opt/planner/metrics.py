@@ -12,6 +12,9 @@ from ymir_opt.planner.selection import Selection
 
 __all__ = ["fragmentation", "jain", "metrics"]
 
+# isolated times below this, seconds, are not told apart
+LEAST_S = 1e-9
+
 
 def jain(values: NDArray[np.float64]) -> float | None:
     """Return Jain's fairness index ``(sum v)^2 / (n sum v^2)``, 1 if all are equal; None without values."""
@@ -50,7 +53,7 @@ def metrics(work: Round, selection: Selection, reservation: Reservation) -> Metr
                 continue
             finishes.append(finish)
             if np.isfinite(jobs.t_iso[j]) and jobs.t_iso[j] > 0:
-                ratios.append((float(jobs.age[j]) + finish) / float(jobs.t_iso[j]))
+                ratios.append((float(jobs.age[j]) + finish) / max(float(jobs.t_iso[j]), LEAST_S))
     open_gpu = instance.gpu_ready & ~used
     count = len(instance.nodes)
     free = np.bincount(instance.gpu_node[open_gpu], minlength=count)

@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.domain.plan import ActionKind, Plan
-from ymir_opt.domain.snapshot import JobState, Parallelism
+from ymir_opt.domain.snapshot import Job, JobState
 from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.instance import Instance
+from ymir_opt.formulation.parts import host_left, set_aside
 from ymir_opt.formulation.quota import QuotaTable
 
 __all__ = ["Reservation", "profile_cap", "reserve"]
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
@@ -34,11 +37,14 @@ class Reservation:
         GPUs left on which something may start if nothing is kept there.
     charged : int64[R]
         Charge on each quota row, in units.
+    left : int
+        GPUs that the round might still have spent on profiling.
     """
 
     gpus: dict[int, IntArray]
     available: BoolArray
     charged: IntArray
+    left: int = 0
 
 
 def profile_cap(evaluator: Evaluator) -> int:
@@ -47,7 +53,9 @@ def profile_cap(evaluator: Evaluator) -> int:
     return cap if cap is not None else max(4, int(0.02 * int(evaluator.instance.gpu_ready.sum())))
 
 
-def reserve(evaluator: Evaluator, quotas: QuotaTable, previous: Plan | None = None) -> Reservation:
+def reserve(
+    evaluator: Evaluator, quotas: QuotaTable, previous: Plan | None = None, *, only_earlier: bool = False
+) -> Reservation:
     """Choose the jobs to profile and their GPUs.
 
     Parameters
@@ -57,10 +65,15 @@ def reserve(evaluator: Evaluator, quotas: QuotaTable, previous: Plan | None = No
         A profile action is charged to its queue like a start.
     previous : Plan, optional
         Its profile actions are repeated where their GPUs are still free.
+    only_earlier : bool
+        Repeat those and add none: nothing has happened since that plan, even where it freed GPUs.
     """
     instance, jobs = evaluator.instance, evaluator.jobs
     stays = np.array([g.keepable for g in instance.running] + [False], dtype=np.bool_)
     free = instance.gpu_ready & ~stays[instance.gpu_held]
+    aside = np.zeros((len(instance.nodes), 2))
+    set_aside(instance, aside)
+    host = host_left(instance, np.flatnonzero(stays[:-1]).tolist())
     charged = np.zeros(len(quotas.rows), dtype=np.int64)
     budget = _Budget(evaluator, quotas, charged)
     left = profile_cap(evaluator)
@@ -73,6 +86,7 @@ def reserve(evaluator: Evaluator, quotas: QuotaTable, previous: Plan | None = No
         and not jobs.known[j]
         and not jobs.rigid[j]
         and not jobs.backed_off[j]
+        and (not only_earlier or j in wish)
     ]
     unknown.sort(
         key=lambda j: (
@@ -83,22 +97,26 @@ def reserve(evaluator: Evaluator, quotas: QuotaTable, previous: Plan | None = No
         )
     )
     for j in unknown:
-        pipeline = instance.jobs[j].parallelism is Parallelism.PIPELINE
-        wanted = evaluator.parameters.profile_gpus_pipeline if pipeline else evaluator.parameters.profile_gpus
+        wanted = evaluator.profile_gpus(j)
         if wanted > left:
             continue
+        use = _host_use(instance.jobs[j], wanted)
+        roomy = np.logical_and.reduce(aside + use <= host + 1e-9, axis=1)
+        open_gpu = free & _suits(evaluator, quotas, j) & roomy[instance.gpu_node]
         rows = wish.get(j)
-        if rows is None or len(rows) != wanted or not free[rows].all():
-            rows = _find(evaluator, quotas, free, j, wanted)
+        if rows is None or len(rows) != wanted or not open_gpu[rows].all():
+            rows = _find(instance, open_gpu, wanted)
         if rows is None or not budget.take(j, int(instance.gpu_type[rows[0]]), wanted):
             continue
         chosen[j] = rows
         free[rows] = False
+        aside[instance.gpu_node[rows[0]]] += use
         left -= wanted
+    set_aside(instance, aside)
     available = instance.gpu_ready.copy()
     for rows in chosen.values():
         available[rows] = False
-    return Reservation(chosen, available, charged)
+    return Reservation(chosen, available, charged, left)
 
 
 def _earlier(evaluator: Evaluator, previous: Plan | None) -> dict[int, IntArray]:
@@ -120,41 +138,31 @@ def _earlier(evaluator: Evaluator, previous: Plan | None) -> dict[int, IntArray]
     return found
 
 
-def _find(evaluator: Evaluator, quotas: QuotaTable, free: BoolArray, j: int, wanted: int) -> IntArray | None:
-    """Return free GPUs of one node for a job, on the node with the fewest that suffice."""
+def _suits(evaluator: Evaluator, quotas: QuotaTable, j: int) -> BoolArray:
+    """Say on which GPUs a job may be measured, bool[U]: type, quota, selector and memory."""
     instance, job = evaluator.instance, evaluator.instance.jobs[j]
     allowed = evaluator.jobs.allowed_types[j] & (quotas.row_of[quotas.queue_of[j]] != -1)
     labels = tuple(sorted(job.node_selector.items()))
-    mask = free & allowed[instance.gpu_type] & instance.eligible_nodes(labels)[instance.gpu_node]
+    mask = allowed[instance.gpu_type] & instance.eligible_nodes(labels)[instance.gpu_node]
     if job.memory_gib is not None:
         mask &= instance.gpu_usable >= job.memory_gib * (1 - 1e-9)
-    count = np.bincount(instance.gpu_node[mask], minlength=len(instance.nodes))
+    return np.asarray(mask)
+
+
+def _find(instance: Instance, open_gpu: BoolArray, wanted: int) -> IntArray | None:
+    """Return GPUs of the node with the fewest that suffice."""
+    count = np.bincount(instance.gpu_node[open_gpu], minlength=len(instance.nodes))
     nodes = np.flatnonzero(count >= wanted)
-    nodes = nodes[[_host_fits(evaluator, free, j, int(n), wanted) for n in nodes]] if len(nodes) else nodes
     if not len(nodes):
         return None
     node = nodes[np.argmin(count[nodes])]
-    rows: IntArray = np.flatnonzero(mask & (instance.gpu_node == node))[:wanted].astype(np.int64)
+    rows: IntArray = np.flatnonzero(open_gpu & (instance.gpu_node == node))[:wanted].astype(np.int64)
     return rows
 
 
-def _host_fits(evaluator: Evaluator, free: BoolArray, j: int, n: int, wanted: int) -> bool:
-    """Say whether a node has the CPUs and host memory left beside what runs there."""
-    instance, node, job = evaluator.instance, evaluator.instance.nodes[n], evaluator.instance.jobs[j]
-    if node.cpus is None and node.host_memory_gib is None:
-        return True
-    cpus, memory = (job.cpus_per_gpu or 0.0) * wanted, job.host_memory_gib or 0.0
-    for group in instance.running:
-        here = int((instance.gpu_node[group.gpus] == n).sum())
-        if not here or not group.keepable:
-            continue
-        for i in group.holders:
-            other = instance.jobs[i]
-            cpus += (other.cpus_per_gpu or 0.0) * here
-            memory += (other.host_memory_gib or 0.0) * here / len(group.gpus)
-    return (node.cpus is None or cpus <= node.cpus + 1e-9) and (
-        node.host_memory_gib is None or memory <= node.host_memory_gib + 1e-9
-    )
+def _host_use(job: Job, wanted: int) -> FloatArray:
+    """Return CPUs and host memory (GiB) that measuring a job takes, float64[2]."""
+    return np.array([(job.cpus_per_gpu or 0.0) * wanted, job.host_memory_gib or 0.0])
 
 
 class _Budget:
