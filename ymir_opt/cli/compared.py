@@ -19,6 +19,7 @@ __all__ = ["comparison_json", "comparison_tables"]
 
 _STYLE = {
     Change.STARTS: "green",
+    Change.KEPT: "green",
     Change.SOONER: "green",
     Change.PREEMPTED: "red",
     Change.WAITS: "red",

@@ -211,7 +211,7 @@ class WaitingReasons:
     def _needs(self, j: int, least: int) -> str:
         """Say how many GPUs a job needs, and how many it asks for."""
         asked = int(self.work.evaluator.jobs.requested[j])
-        return f"needs {gpus_of(least)}" + (f" (asks for {asked})" if asked != least else "")
+        return f"needs {gpus_of(least)}" + (f" (asks for {asked})" if asked > least else "")
 
     def _domain(self, shape: Shape) -> NDArray[np.bool_]:
         """Return the GPUs that could hold a shape."""

@@ -27,6 +27,7 @@ class Change(StrEnum):
     ADDED = "added"
     LEFT = "left out"
     STARTS = "starts"
+    KEPT = "goes on"
     PREEMPTED = "preempted"
     WAITS = "waits"
     MOVED = "elsewhere"
@@ -276,7 +277,7 @@ def _change(one: Place, two: Place, ran: bool) -> Change:
     if two.action is None:
         return Change.LEFT
     if not one.runs and two.runs:
-        return Change.STARTS
+        return Change.KEPT if two.action is ActionKind.KEEP else Change.STARTS
     if one.runs and not two.runs:
         return Change.PREEMPTED if ran else Change.WAITS
     if one.text != two.text:
@@ -305,7 +306,7 @@ def _why(
     """
     if change in (Change.ADDED, Change.LEFT):
         return two.message or "it is not in the snapshot", None
-    if change is Change.STARTS:
+    if change in (Change.STARTS, Change.KEPT):
         found = _alternative(before.explanations.get(name), two.option)
         if found is not None:
             return f"before: {found.why_not}", found.objective_delta
