@@ -51,7 +51,9 @@ class Optimus:
                 continue
             count[i] = least
             left -= least
-            heap.append((-gains[i, least], i))
+            # the reference looks at the cap only after a GPU has been added
+            if not self.fixed or least + 1 <= largest[i]:
+                heap.append((-gains[i, least], i))
         heapq.heapify(heap)
         while left > 0 and heap and heap[0][0] < 0:
             _, i = heapq.heappop(heap)

@@ -16,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.domain.snapshot import Queue
+from ymir_opt.policies.columns import JobColumns
+from ymir_opt.policies.decision import Decision, GroupDecision
+from ymir_opt.policies.tables import SpeedTable, TransferTable
 
 __all__ = [
     "Decision",
@@ -33,81 +36,6 @@ BoolArray = NDArray[np.bool_]
 
 RIGID = -1
 """Speed key of a job whose work is seconds at its requested GPU count."""
-
-
-@dataclass(frozen=True)
-class SpeedTable:
-    """Estimated speed of every throughput key.
-
-    Attributes
-    ----------
-    types : tuple of str
-        GPU type names; index ``t``.
-    names : tuple of (str, int)
-        (foundation model, global batch) of each key ``k``.
-    rate : float64[K, T, G + 1]
-        Samples/s by GPU count on a packed placement; 0 at count 0 and where unknown.
-    predicted : float64[K, T, G + 1]
-        Seconds a sample as Titan's simulator predicts them (one accumulation step too many); inf where
-        unknown. Only faithful reproductions use it.
-    cold_s, warm_s : float64[K, T]
-        Seconds of a cold and a warm start; ``rigid_start_s`` for jobs without a key.
-    memory_gib : float64[K, T, G + 1]
-        Memory per GPU, nan unknown.
-    gpu_memory_gib : float64[T]
-        Memory of a GPU of each type.
-    """
-
-    types: tuple[str, ...]
-    names: tuple[tuple[str, int], ...]
-    rate: FloatArray
-    predicted: FloatArray
-    cold_s: FloatArray
-    warm_s: FloatArray
-    memory_gib: FloatArray
-    gpu_memory_gib: FloatArray
-    rigid_start_s: float = 0.0
-
-    @property
-    def counts(self) -> int:
-        """Return the largest GPU count of the table."""
-        return int(self.rate.shape[2]) - 1
-
-    def key_of(self, model: str, batch: int) -> int:
-        """Return the key of (foundation model, batch), or -1."""
-        try:
-            return self.names.index((model, batch))
-        except ValueError:
-            return -1
-
-
-@dataclass(frozen=True)
-class TransferTable:
-    """Estimated transfer between job classes (a class is model, task, setting, target, batch).
-
-    Attributes
-    ----------
-    models, tasks : tuple of str
-        Foundation model and task of each class ``c``.
-    warm : float64[C, C]
-        ``warm[i, j]``: work of class i started from class j's weights, over its work alone; nan unknown.
-    joint : float64[C, C]
-        ``joint[i, j]``: work of class i trained jointly with class j, over its work alone; nan unknown.
-    share : float64[C, C]
-        ``share[i, j]``: speed of class i on one GPU shared with class j, over its speed alone; nan unknown.
-    batches : tuple of int
-        Global batch of each class.
-    share_gib : float64[C, C]
-        Memory of both together on one GPU; nan unknown.
-    """
-
-    models: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    batches: tuple[int, ...] = ()
-    warm: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
-    joint: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
-    share: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
-    share_gib: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 @dataclass(frozen=True)
@@ -141,66 +69,6 @@ class GroupView:
     started_at_s: float
     probe: str | None = None
     starts_from: Mapping[int, int] = field(default_factory=dict)
-
-
-class JobColumns:
-    """Growable columns of observations and estimates; a slot is one active job.
-
-    Float columns are seconds, GPU-seconds or samples as their name says; ``remaining`` and its ``_total``
-    are in samples (rigid jobs: seconds at the requested count).
-    """
-
-    FLOATS = (
-        "submitted_at_s",
-        "weight",
-        "deadline_s",
-        "not_before_s",
-        "min_runtime_s",
-        "estimated_total",
-        "done",
-        "remaining",
-        "productive_s",
-        "attained_gpu_s",
-        "held_gpu_s",
-        "first_start_s",
-        "last_start_s",
-    )
-    INTS = (
-        "serial",
-        "requested_gpus",
-        "min_gpus",
-        "max_gpus",
-        "key",
-        "kind",
-        "priority",
-        "queue",
-        "type_mask",
-        "gpus",
-        "gpu_type",
-        "group",
-        "restarts",
-        "preemptions",
-        "failed_starts",
-        "movable",
-        "sharing",
-    )
-
-    def __init__(self, capacity: int = 64) -> None:
-        self.capacity = capacity
-        self.data: dict[str, NDArray[Any]] = {
-            **{name: np.zeros(capacity, dtype=np.float64) for name in self.FLOATS},
-            **{name: np.zeros(capacity, dtype=np.int64) for name in self.INTS},
-        }
-        self.ids: list[str] = [""] * capacity
-
-    def grow(self) -> None:
-        """Double the capacity."""
-        for name, old in self.data.items():
-            new = np.zeros(2 * self.capacity, dtype=old.dtype)
-            new[: self.capacity] = old
-            self.data[name] = new
-        self.ids.extend([""] * self.capacity)
-        self.capacity *= 2
 
 
 class SnapshotView:
@@ -430,80 +298,3 @@ class SnapshotView:
         if not len(self.speed.names):
             return np.full(len(self), self.speed.rigid_start_s)
         return np.where(self.key == RIGID, self.speed.rigid_start_s, self.speed.cold_s[self.key, gpu_type])
-
-
-@dataclass(frozen=True)
-class GroupDecision:
-    """One group of a decision (solo runs are given by the arrays of :class:`Decision`).
-
-    A running group with the same mode, members, count and type is kept as it is.
-
-    Attributes
-    ----------
-    mode : str
-    rows : tuple of int
-        Members; for ``sequence`` in running order.
-    gpus : int
-    gpu_type : int
-        -1: the first allowed type with room.
-    starts_from : mapping
-        Row -> class index whose weights the job starts from (a completed job's or a predecessor's).
-    probe_evaluations : int
-        Epochs after which the merge must have helped; 0: no probe.
-    nodes : tuple of (int, int) or None
-        (node index, bit mask of its GPUs); None: the engine places it.
-    """
-
-    mode: str
-    rows: tuple[int, ...]
-    gpus: int
-    gpu_type: int = -1
-    starts_from: Mapping[int, int] = field(default_factory=dict)
-    probe_evaluations: int = 0
-    nodes: tuple[tuple[int, int], ...] | None = None
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a policy wants: GPU counts by row, and groups.
-
-    A running job whose count (and type, if given) is unchanged keeps its GPUs; any other change frees them
-    and starts the job anew. New starts are placed by decreasing count, ties in `order`; what cannot be
-    placed on the fewest possible nodes stays pending.
-
-    Attributes
-    ----------
-    gpus : int64[n]
-        GPUs of each row's solo run; 0: waits (or is a member of a group).
-    gpu_type : int64[n] or None
-        Wanted type, -1: any allowed.
-    order : int64[m] or None
-        Rows in order of placement among equal counts; rows left out come last in row order.
-    groups : tuple of GroupDecision
-    large_first : bool
-        False: place strictly in `order`.
-    stop_at_first : bool
-        True: the first start that finds no room holds back all later ones (strict first in, first out).
-    waived : frozenset of str
-        Checks that the faithful reproduction of a faulty reference has to do without: ``"capacity"`` (the
-        counts may add up to more than there is; what finds no room stays pending) and ``"max_gpus"``.
-    nodes : mapping
-        Row -> (node index, bit mask of its GPUs) pairs, for policies that place themselves.
-    moved : frozenset of int
-        Running rows that are started anew although their count is the same (a migration).
-    objective, bound, value_gap : float or None
-        What the policy's solver proved, for the record.
-    """
-
-    gpus: IntArray
-    gpu_type: IntArray | None = None
-    order: IntArray | None = None
-    groups: tuple[GroupDecision, ...] = ()
-    large_first: bool = True
-    stop_at_first: bool = False
-    waived: frozenset[str] = frozenset()
-    nodes: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    moved: frozenset[int] = frozenset()
-    objective: float | None = None
-    bound: float | None = None
-    value_gap: float | None = None

@@ -18,11 +18,12 @@ import numpy as np
 
 from ymir_opt.domain.errors import InputError, InvalidPlanError
 from ymir_opt.policies.base import Cadence
-from ymir_opt.policies.view import Decision, GroupView, SnapshotView
+from ymir_opt.policies.view import Decision, SnapshotView
 from ymir_opt.simulator.adapter import SnapshotAdapter
 from ymir_opt.simulator.apply import apply_decision, check_decision
 from ymir_opt.simulator.cluster import Cluster, NodeEvent, NodeSpec
 from ymir_opt.simulator.estimates import EstimateError, Estimates
+from ymir_opt.simulator.observe import view_of
 from ymir_opt.simulator.results import JobRecord, Recorder, SimulationResult
 from ymir_opt.simulator.state import Options
 from ymir_opt.simulator.workload import TraceJob, Workload
@@ -293,53 +294,7 @@ class Engine:
 
         With `places` it says where everything runs, also to a policy that does not ask.
         """
-        places = places or self._wants_places
-        world = self.world
-        slots = world.store.active_slots()
-        world.store.settle(slots, self.now)
-        cluster = world.cluster
-        nodes = {
-            "node_id": tuple(cluster.ids),
-            "node_type": cluster.type.copy(),
-            "node_gpus": cluster.size.copy(),
-            "node_free": cluster.free.copy(),
-            "node_ready": cluster.ready.copy(),
-        }
-        rows: dict[int, int] = {}
-        if world.shared or places:
-            rows = {slot: row for row, slot in enumerate(slots.tolist())}
-        groups = tuple(
-            GroupView(
-                run.id,
-                run.mode,
-                tuple(rows[slot] for slot in run.slots),
-                run.gpus,
-                run.gpu_type,
-                run.taken,
-                run.started_s,
-                run.probe,
-                dict(sorted((rows[slot], kind) for slot, kind in run.sources.items() if slot in rows)),
-            )
-            for run in world.shared.values()
-        )
-        view = SnapshotView(
-            self.now,
-            world.store.columns,
-            slots,
-            self.estimates.speed,
-            self.estimates.transfer,
-            nodes,
-            groups,
-            frozenset(world.rejected),
-            self.workload.queues,
-            frozenset(world.adapters),
-            self.workload.quotas,
-        )
-        if places:
-            view.places = {rows[run.slots[0]]: run.taken for run in world.runs.values() if run.mode == "solo"}
-            nodes["node_resident"] = tuple(map(tuple, cluster.resident))
-            nodes["models"] = world.models()
-        return view
+        return view_of(self.world, self.now, places=places or self._wants_places)
 
     def _plan(self) -> bool:
         world = self.world
