@@ -172,3 +172,18 @@ def test_the_key_ignores_order_and_last_digits_and_nothing_else() -> None:
     assert replace(RECORD, foundation_model="other").key != RECORD.key
     assert replace(RECORD, kind="switch").key != RECORD.key
     assert replace(RECORD, subject={"rate": 0.1, "batch_size": 5}).key != RECORD.key
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'p.db'}"
+    with Store(url) as store:
+        store.put(RECORD)
+        with store._engine.begin() as connection:
+            connection.execute(text("PRAGMA max_page_count = 1"))
+        large = replace(RECORD, subject={"batch_size": 9}, value={"text": "x" * 10**6})
+        with pytest.raises(InputError, match="disk is full") as caught:
+            store.put(large)
+        assert "\n" not in caught.value.one_line()
+    with Store(url) as store:
+        assert [record.key for record in store.records()] == [RECORD.key]
+        assert store.put(large)
