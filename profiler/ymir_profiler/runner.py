@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -88,6 +89,11 @@ def pending(todo: Sequence[Measurement], bench: Bench, store: Store) -> list[Pen
     return found
 
 
+def _children_cpu_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def _mode(subject: object) -> str:
     return str(subject.get("mode", "")) if isinstance(subject, dict) else ""
 
@@ -127,14 +133,16 @@ def run(
         if report.measured and used + chosen.cost_s > budget_s:
             break
         progress(chosen, report)
+        before = _children_cpu_s()
         with spending(bench.device) as spent:
             outcome = chosen.measurement.measure(bench)
+        cost = spent.cpu_s + _children_cpu_s() - before
         record = Record(
             kind=chosen.measurement.kind,
             foundation_model=bench.foundation_model,
             subject=chosen.measurement.subject(bench),
             value=outcome.value,
-            cpu_s=spent.cpu_s,
+            cpu_s=cost,
             wall_s=spent.wall_s,
             status=outcome.status,
             machine=bench.machine,
@@ -144,5 +152,5 @@ def run(
         report.measured += 1
         report.failed += outcome.status != "ok"
         report.left = len(left)
-        report.cpu_s += spent.cpu_s
+        report.cpu_s += cost
     return report

@@ -197,7 +197,7 @@ def _colocation(rows: Sequence[Row]) -> Html | None:
         counts = sorted({len(row["speed_ratio"]) for row in found})
         sizes = sorted({row["batch_size"] for row in found})
         at = {(len(row["speed_ratio"]), row["batch_size"]): row for row in found}
-        largest = max(abs(math.log(row["aggregate"])) for row in found)
+        largest = max(math.log(1.5), *(abs(math.log(row["aggregate"])) for row in found))
         body = [
             el(
                 "tr",
@@ -254,7 +254,7 @@ def _transfer(rows: Sequence[Row], title: str) -> Html | None:
         sources = sorted({row["source"] for row in found})
         targets = sorted({row["target"] for row in found})
         at = {(row["source"], row["target"]): row for row in found}
-        largest = max(abs(row["gain"]) for row in found)
+        largest = max(0.05, *(abs(row["gain"]) for row in found))
         head = el("tr", el("th", "from \\ to"), [el("th", name, scope="col") for name in targets])
         body = [
             el(
