@@ -97,6 +97,14 @@ def test_changes_are_planned_by_the_policy_that_is_named(small: Path) -> None:
     ]
 
 
+def test_a_gpu_type_without_speeds_is_said(small: Path) -> None:
+    found = what_if(small, "--add-nodes", "1x8:H100").json
+    assert found["notes"] == [
+        "no throughput is known on H100: only jobs of a known run time (remaining_s) can use it"
+    ]
+    assert what_if(small, "--add-nodes", "1x4:V100").json["notes"] == []
+
+
 def test_looking_ahead_tells_the_round(small: Path) -> None:
     found = ymir_plan("what-if", small, "--drop-node", "a100-0", "--ahead", "6").json
     rows = {row["job"]: row for row in found["differences"][0]["jobs"]}

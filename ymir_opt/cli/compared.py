@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ymir_opt.cli.explained import loss_text
@@ -37,7 +38,7 @@ _COUNTED = (
 )
 
 
-def comparison_tables(found: Comparison) -> list[RenderableType]:
+def comparison_tables(found: Comparison, notes: Sequence[str] = ()) -> list[RenderableType]:
     """Return the scenarios' figures side by side, then what changes from the first to each other one."""
     from rich.text import Text
 
@@ -51,6 +52,7 @@ def comparison_tables(found: Comparison) -> list[RenderableType]:
         if not same:
             text = "jobs, queues, figures or GPU types differ: the objectives do not mean the same"
             parts.append(Text(f"note: {text}"))
+    parts += [Text(f"note: {note}") for note in notes]
     return parts
 
 
@@ -143,10 +145,11 @@ def _finishes(row: Difference) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def comparison_json(found: Comparison, changes: list[str]) -> dict[str, Any]:
+def comparison_json(found: Comparison, changes: Sequence[str], notes: Sequence[str] = ()) -> dict[str, Any]:
     """Return a comparison as JSON values."""
     return {
-        "changes": changes,
+        "changes": list(changes),
+        "notes": list(notes),
         "scenarios": [
             _scenario_json(s, same) for s, same in zip(found.scenarios, found.comparable, strict=True)
         ],

@@ -16,7 +16,7 @@ from ymir_opt.domain.validate import validate
 from ymir_opt.importers.nodes import gpu_memory
 from ymir_opt.simulator.cluster import parse_cluster
 
-__all__ = ["add_job", "add_nodes", "drop_node", "jobs_from", "set_field"]
+__all__ = ["add_job", "add_nodes", "drop_node", "jobs_from", "set_field", "unknown_types"]
 
 PREFIX = "new"
 _PARTS: Mapping[str, type[BaseModel]] = {"target": Target, "workers": Workers}
@@ -82,6 +82,14 @@ def _with_nodes(snapshot: Snapshot, nodes: list[Node]) -> Snapshot:
     made = snapshot.model_copy(update={"cluster": Cluster(nodes=tuple(nodes))})
     validate(made)
     return made
+
+
+def unknown_types(source: Snapshot, changed: Snapshot) -> tuple[str, ...]:
+    """Return GPU types that a change brought and on which no speed is known."""
+    before = {node.gpu_type for node in source.cluster.nodes}
+    known = before | {row.gpu_type for row in changed.profiles.throughput}
+    new = dict.fromkeys(node.gpu_type for node in changed.cluster.nodes)
+    return tuple(name for name in new if name not in known)
 
 
 def drop_node(snapshot: Snapshot, name: str) -> Snapshot:

@@ -87,17 +87,18 @@ def what_if(
     }
     few = max(len(source.jobs), len(changed.jobs)) <= AHEAD_TO_JOBS
     rounds = ahead if ahead is not None else (AHEAD if few else 0)
+    notes = _notes(source, changed, options["estimates"])
     found = compare([plan_scenario(name, who, made, rounds=rounds, **options) for name, who, made in asked])
     out = Output(json=as_json)
     if out.wants_json:
         from ymir_opt.cli.compared import comparison_json
 
-        emit(json.dumps(comparison_json(found, changes), ensure_ascii=False) + "\n")
+        emit(json.dumps(comparison_json(found, changes, notes), ensure_ascii=False) + "\n")
     if out.wants_tables:
         from ymir_opt.cli.compared import comparison_tables
 
         console = out.console()
-        for part in comparison_tables(found):
+        for part in comparison_tables(found, notes):
             console.print(part)
 
 
@@ -141,6 +142,18 @@ def _changed(
         made = change.set_field(made, text)
         words.append(text)
     return made, words
+
+
+def _notes(source: Snapshot, changed: Snapshot, models: Any) -> list[str]:
+    """Return what a reader should know of the changes."""
+    from ymir_opt.whatif.changes import unknown_types
+
+    if models is not None:
+        return []
+    return [
+        f"no throughput is known on {name}: only jobs of a known run time (remaining_s) can use it"
+        for name in unknown_types(source, changed)
+    ]
 
 
 def _scenarios(
