@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,8 @@ from ymir_opt.whatif.ahead import Outlook, look_ahead
 
 __all__ = ["Change", "Comparison", "Difference", "Place", "Scenario", "compare", "plan_scenario"]
 
+# who held the GPUs is told by where they come from
+_HOLDERS = re.compile(r"; held by [^;]*")
 # a finish is another one from this share and this many seconds on
 SHARE, SECONDS = 0.05, 5.0
 
@@ -310,7 +313,7 @@ def _why(
         found = _alternative(before.explanations.get(name), two.option)
         if found is not None:
             return f"before: {found.why_not}", found.objective_delta
-        return f"before: {one.message}", None
+        return f"before: {_HOLDERS.sub('', one.message)}", None
     if change in (Change.PREEMPTED, Change.WAITS, Change.REASON):
         found = _alternative(after.explanations.get(name), one.option)
         return two.message, None if found is None else found.objective_delta

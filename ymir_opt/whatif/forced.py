@@ -156,14 +156,24 @@ class ExactAlternatives:
         if forced.selection is None or not forced.proven:
             return offer.alternative
         loss = forced.selection.objective - self.round.selection.objective
+        better = self._better(loss, forced.selection)
         changes = self._changes(asked, offer.option, forced.selection)
-        why = "; ".join(part for part in (offer.alternative.why_not, changes) if part)
+        why = "; ".join(part for part in (better, offer.alternative.why_not, changes) if part)
         return offer.alternative.model_copy(
             update={
                 "objective_delta": ObjectiveDelta(value=loss * quantum, kind=DeltaKind.EXACT),
                 "why_not": why,
+                "reason": None if better else offer.alternative.reason,
             }
         )
+
+    def _better(self, loss: int, selection: Selection) -> str:
+        """Say why a plan that is better than this one is not it; nothing where it is not."""
+        if loss >= 0:
+            return ""
+        if (selection.columns < len(self.round.work.table)).all():
+            return "better, but by less than the plan's gap or than a change must gain"
+        return "better than the plan: it was left out of the candidates"
 
     def _changes(self, asked: Alternatives, option: Option, selection: Selection) -> str:
         """Say which other jobs would lose or get GPUs."""
