@@ -259,3 +259,27 @@ def test_tables_are_remembered_for_the_same_profiles_only() -> None:
     assert Estimates(first).transfer is not Estimates(first, measured_only=True).transfer
     other = first.model_copy(update={"profiles": Profiles(transfer=(warm("a", "b", 0.6),))})
     assert Estimates(other).transfer.warm_start("m", "a", "b").ratio == 0.6
+
+
+def test_fitted_models_bring_the_pair_rules_own_error() -> None:
+    class Fitted:
+        rule_spread = 0.5
+
+        def joint(self, *_: object) -> None:
+            return None
+
+    pairs = [
+        TransferRow(
+            mode=TransferMode.JOINT,
+            foundation_model="m",
+            source=(s,),
+            target="t",
+            work_ratio=0.5,
+            low=0.5,
+            high=0.5,
+        )
+        for s in ("a", "b")
+    ]
+    found = TransferTable(pairs, Fitted()).joint("m", ["a", "b"], "t")  # type: ignore[arg-type]
+    assert found is not None
+    assert found.high / found.ratio == pytest.approx(math.exp(Z80 * 0.5))

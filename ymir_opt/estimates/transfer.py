@@ -88,6 +88,8 @@ class TransferTable:
         known = [pair for pair in pairs if pair is not None]
         log_ratio = sum(math.log(pair.ratio) for pair in known) / len(known)
         spread = [(math.log(pair.high) - math.log(pair.low)) / 2 for pair in known]
-        half = math.sqrt(sum(s * s for s in spread) / len(spread) + (Z80 * JOINT_RULE_LOG_SD) ** 2)
+        # fitted models know the rule's error in work ratios; the constant is that of published losses
+        error = getattr(self._predictor, "rule_spread", None) or JOINT_RULE_LOG_SD
+        half = math.sqrt(sum(s * s for s in spread) / len(spread) + (Z80 * error) ** 2)
         ratio, low, high = math.exp(log_ratio), math.exp(log_ratio - half), math.exp(log_ratio + half)
         return WorkRatio(ratio, low, high, benefit_probability(ratio, low, high), True)
