@@ -214,3 +214,45 @@ def test_a_process_of_its_own(snapshot_file: Path) -> None:
     assert (child.returncode, child.stdout) == (2, "")
     assert child.stderr.startswith("ymir-plan: no-such-plan: no such file; ")
     assert child.stderr.count("\n") == 1
+
+
+def test_one_file_for_two_things(snapshot_file: Path, planner: StubPlanner, tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(snapshot_file)
+    before = snapshot_file.read_text()
+    page = tmp_path / "page.html"
+    for options in (
+        ("-o", snapshot_file),
+        ("-o", link),
+        ("--report", snapshot_file),
+        ("-o", page, "--report", f"{tmp_path}/./page.html"),
+        ("-o", "-", "--report", "-"),
+    ):
+        answer = ymir_plan("solve", snapshot_file, *options)
+        assert (answer.code, "is named twice" in answer.one_line()) == (2, True)
+    assert planner.asked == []
+    assert snapshot_file.read_text() == before
+    assert not page.exists()
+    assert ymir_plan("solve", snapshot_file, "-o", os.devnull, "--report", os.devnull).code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("arguments", [("schema", "plan"), ("--version",)])
+def test_standard_output_on_a_full_disk(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        child = subprocess.run(
+            [sys.executable, "-m", "ymir_opt", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert child.returncode == 2
+    assert child.stderr.startswith("ymir-plan: standard output: cannot be written (No space left")
+    assert child.stderr.count("\n") == 1
+
+
+def test_a_process_without_standard_streams(snapshot_file: Path, tmp_path: Path) -> None:
+    command = f'"{sys.executable}" -m ymir_opt solve "{snapshot_file}" -o "{tmp_path}/plan.json"'
+    assert subprocess.run(["sh", "-c", f"{command} <&- >&- 2>&-"], check=False).returncode == 0
+    assert json.loads((tmp_path / "plan.json").read_text())["schema"] == "ymir.plan/1"

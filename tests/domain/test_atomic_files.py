@@ -115,3 +115,10 @@ def test_readers_never_see_half_a_file(tmp_path: Path) -> None:
     reader.join()
     assert seen
     assert set(seen) <= texts
+
+
+def test_a_loop_of_links(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(InputError, match=r"a: cannot be written \(.+\); name a writable folder"):
+        write_atomic(tmp_path / "a", "x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ymir_opt.domain.documents import MAX_BYTES, parse_plan, parse_snapshot, write_atomic
@@ -18,6 +19,7 @@ __all__ = [
     "read_bytes",
     "read_plan",
     "read_snapshot",
+    "require_distinct",
     "require_once",
     "require_writable",
     "write_text",
@@ -95,6 +97,32 @@ def require_writable(path: str | None) -> None:
         raise InputError(path, f"the folder {folder} is not writable", "name another file")
 
 
+def require_distinct(outputs: Sequence[str | None], inputs: Sequence[str | None] = ()) -> None:
+    """Refuse an output that another output, or an input of another kind, names too.
+
+    Devices and pipes may be named twice: nothing is lost there.
+    """
+    taken = {_real(path) for path in inputs if path is not None and path != STDIO}
+    for path in outputs:
+        if path is None:
+            continue
+        real = STDIO if path == STDIO else _real(path)
+        if path != STDIO and os.path.exists(real) and not os.path.isfile(real):
+            continue
+        if real in taken:
+            name = "standard output" if path == STDIO else path
+            raise InputError(name, "is named twice, and would be overwritten", "name another file")
+        taken.add(real)
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except ValueError:
+        # no file can have this name; whoever opens it says so
+        return path
+
+
 def write_text(path: str, text: str) -> None:
     """Write a whole file atomically, or standard output for ``-``."""
     if path == STDIO:
@@ -104,9 +132,21 @@ def write_text(path: str, text: str) -> None:
 
 
 def emit(text: str) -> None:
-    """Write to standard output; raises `ReaderGoneError` where nobody reads on."""
+    """Write to standard output.
+
+    Raises
+    ------
+    ReaderGoneError
+        Nobody reads on.
+    InputError
+        It cannot be written, such as a file on a full disk.
+    """
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         raise ReaderGoneError from None
+    except OSError as error:
+        raise InputError(
+            "standard output", f"cannot be written ({error.strerror})", "free space, or name a file"
+        ) from None

@@ -154,10 +154,27 @@ def _silence_stdout() -> None:
         pass
 
 
+def _open_streams() -> None:
+    """Give a process that was started without standard streams empty ones.
+
+    Otherwise the next file that is opened takes the free descriptor, and receives what solvers print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 -- for the life of the process
+
+
 def main() -> None:
     """Run the command line of this process and exit."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(encoding="utf-8", errors="backslashreplace")
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # said already; the interpreter would try and complain again
+        _silence_stdout()
+    sys.exit(code)

@@ -219,10 +219,10 @@ def write_atomic(path: Path, text: str) -> None:
             path.write_text(text, encoding="utf-8")
             return
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
-    except OSError as error:
-        raise InputError(
-            str(path), f"cannot be written ({error.strerror})", "name a writable folder"
-        ) from None
+    except (OSError, RuntimeError) as error:
+        # a loop of links is a RuntimeError up to Python 3.12
+        problem = getattr(error, "strerror", None) or str(error)
+        raise InputError(str(path), f"cannot be written ({problem})", "name a writable folder") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)

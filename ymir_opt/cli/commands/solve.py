@@ -13,6 +13,7 @@ from ymir_opt.cli.files import (
     emit,
     read_plan,
     read_snapshot,
+    require_distinct,
     require_once,
     require_writable,
     write_text,
@@ -64,6 +65,7 @@ def solve(
     require_once(snapshot, previous or "")
     require_writable(output)
     require_writable(report)
+    require_distinct((output, report), (snapshot,))
     time_limit = finite("--time-limit", time_limit, above_zero=True)
     gap = finite("--gap", gap, above_zero=False)
     render = _page_renderer() if report is not None else None
