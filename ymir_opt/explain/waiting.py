@@ -171,19 +171,16 @@ class WaitingReasons:
         if not counts:
             return Reason.NO_FEASIBLE_GPU_TYPE, "no throughput is known at an allowed count"
         total = int((instance.gpu_exists & (instance.gpu_type == t)).sum())
-        shapes = {g: self._shape(j, t, g) for g in counts}
-        fitting = {g: shape for g, shape in shapes.items() if shape is not None}
-        if not fitting:
+        least, shape = self._smallest(j, t, counts)
+        if shape is None:
             memory = float(jobs.memory(np.array([j]), np.array([t]), np.array([counts[-1]]))[0])
             most = float(instance.levels[t].max()) if len(instance.levels[t]) else 0.0
             return (
                 Reason.MEMORY_EXCEEDS_GPU,
                 f"needs {memory:.6g} GiB a GPU, the largest has {most:.6g} GiB",
             )
-        holdable = [(g, shape) for g, shape in fitting.items() if fewest_nodes(instance, shape) > 0]
-        if not holdable:
-            return self._no_node(j, t, min(fitting), total, fitting[min(fitting)])
-        least, shape = holdable[0]
+        if fewest_nodes(instance, shape) <= 0:
+            return self._no_node(j, t, least, total, shape)
         needs = self._needs(j, least)
         if row >= 0 and (blocked := self._quota(row, least)):
             return Reason.EXCEEDS_MAX_QUOTA, f"{needs}, {blocked}"
@@ -207,6 +204,18 @@ class WaitingReasons:
             Reason.SWITCH_COST_EXCEEDS_GAIN,
             f"{needs}, {gpus_of(free)} are free, but a start gains less than a change of the plan must",
         )
+
+    def _smallest(self, j: int, t: int, counts: list[int]) -> tuple[int, Shape | None]:
+        """Return the smallest count that nodes could hold, else that memory allows, else (0, None)."""
+        first: tuple[int, Shape | None] = (0, None)
+        for gpus in counts:
+            shape = self._shape(j, t, gpus)
+            if shape is None:
+                continue
+            if fewest_nodes(self.work.evaluator.instance, shape) > 0:
+                return gpus, shape
+            first = first if first[1] is not None else (gpus, shape)
+        return first
 
     def _needs(self, j: int, least: int) -> str:
         """Say how many GPUs a job needs, and how many it asks for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from ymir_opt.domain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from ymir_opt.domain.plan import Explanation, Plan
+    from ymir_opt.domain.snapshot import Snapshot
 
 __all__ = ["register"]
 
@@ -50,15 +51,28 @@ def explain(
     if exact is not None:
         source = read_snapshot(exact)
         taken_at_s = source.taken_at_s
-        from ymir_opt.whatif.forced import ExactAlternatives
-
-        asked = ExactAlternatives(source, made, load_estimator(models))
-        for name in [job] if job is not None else [action.job for action in made.actions]:
-            explanations[name] = asked.of(name)
+        names = [job] if job is not None else [action.job for action in made.actions]
+        explanations.update(_solved_again(source, made, names, load_estimator(models)))
     if job is None:
         _show_all(made, explanations, out)
     else:
         _show_one(made, job, explanations, taken_at_s, out)
+
+
+def _solved_again(source: Snapshot, made: Plan, names: list[str], models: Any) -> dict[str, Explanation]:
+    """Return the explanations of jobs with exact losses; a bar on standard error tells how far it is."""
+    from rich.console import Console
+
+    from ymir_opt.cli.runs import Tracker
+    from ymir_opt.whatif.forced import ExactAlternatives
+
+    asked = ExactAlternatives(source, made, models)
+    found = {}
+    with Tracker(Console(stderr=True), len(names), "solving again", "jobs") as tracker:
+        for name in names:
+            found[name] = asked.of(name)
+            tracker.step("solving again")
+    return found
 
 
 def _show_all(made: Plan, explanations: dict[str, Explanation], out: Output) -> None:
