@@ -67,7 +67,7 @@ def test_the_fields_have_the_contracts_names() -> None:
     assert {"job", "action", "from", "to", "prepare_ahead_s"} == set(written["actions"][0])
     assert {
         "backend", "status", "objective", "bound", "gap", "value_gap", "gap_scope", "wall_s", "stopped_by",
-        "objective_terms", "candidates",
+        "objective_terms", "candidates", "price_per_gpu_s",
     } == set(written["solver"])  # fmt: skip
     assert {
         "id", "mode", "jobs", "foundation_model", "gpu_type", "gpus", "placement", "starts_from", "probe",

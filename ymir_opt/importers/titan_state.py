@@ -80,7 +80,7 @@ def state_under_policy(
     chosen = load_policy(policy)
     engine = Engine(trace, nodes, chosen, policy_name=policy)
     engine.run(until_s=snapshot.taken_at_s)
-    seen = Documents(snapshot.round_s).snapshot(engine.view(places=True))
+    seen = Documents(snapshot.round_s, every_adapter=True).snapshot(engine.view(places=True))
     before = {job.id: job for job in snapshot.jobs}
     resident = {node.id: node.resident_fm for node in seen.cluster.nodes}
     return snapshot.model_copy(

@@ -60,11 +60,14 @@ class Documents:
     round_s : float
     adapters : bool
         Whether completed adapters are offered to start from.
+    every_adapter : bool
+        Also those that no present job would start from.
     """
 
-    def __init__(self, round_s: float = 120.0, *, adapters: bool = True) -> None:
+    def __init__(self, round_s: float = 120.0, *, adapters: bool = True, every_adapter: bool = False) -> None:
         self.round_s = round_s
         self.adapters = adapters
+        self.every_adapter = every_adapter
         self._jobs: dict[int, dict[str, Any]] = {}
         self._profiles = ProfileRows()
         self._queues: tuple[Queue, ...] | None = None
@@ -245,14 +248,15 @@ class Documents:
                 out.append(RejectedMerge(jobs=ids, mode=Mode(mode)))
         return tuple(out)
 
-    @staticmethod
-    def _adapters(view: SnapshotView) -> tuple[CompletedAdapter, ...]:
+    def _adapters(self, view: SnapshotView) -> tuple[CompletedAdapter, ...]:
         """Return the adapters that some job would start or has started from; the others are dominated."""
         transfer = view.transfer
         kinds = {int(kind) for kind in view.kind if kind >= 0}
         found = [best_adapter(transfer, kind, view.adapters) for kind in kinds]
         useful = {kind for kind in found if kind is not None}
         useful |= {kind for group in view.groups for kind in group.starts_from.values()} & view.adapters
+        if self.every_adapter:
+            useful |= set(view.adapters)
         return tuple(
             CompletedAdapter(
                 id=adapter_name(kind),
