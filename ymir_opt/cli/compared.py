@@ -46,7 +46,7 @@ def comparison_tables(found: Comparison, notes: Sequence[str] = ()) -> list[Rend
     base = found.scenarios[0]
     for other, rows, same in zip(found.scenarios[1:], found.differences, found.comparable[1:], strict=True):
         title = f"{base.name} -> {other.name}"
-        parts.append(_changes(title, rows, base, other))
+        parts.append(_changes(title, rows, base, other) if rows else Text(f"{title}: nothing changes"))
         unchanged = len(other.plan.actions) - sum(d.after.action is not None for d in rows)
         parts.append(Text(f"{count_of(unchanged, 'job')} unchanged", style="dim"))
         if not same:
@@ -121,7 +121,7 @@ def _changes(title: str, rows: tuple[Difference, ...], base: Scenario, other: Sc
 
 def _counts(rows: tuple[Difference, ...]) -> str:
     counts = Counter(row.change.value for row in rows)
-    return ", ".join(f"{n} {name}" for name, n in counts.items()) or "nothing changes"
+    return ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
 def _place(place: Place, scenario: Scenario) -> str:
