@@ -7,7 +7,7 @@ from plan_kit import broken, lies, messages, plan, regroup, solo
 from scenario_kit import FM, NOW, group, job, node, queue, running, share_rows, snapshot, transfer
 
 from ymir_opt.domain.errors import InputError
-from ymir_opt.domain.plan import ActionKind, Decision, ObjectiveInfo, Reason
+from ymir_opt.domain.plan import ActionKind, Decision, GapScope, ObjectiveInfo, Reason, SolverStatus
 from ymir_opt.domain.snapshot import (
     BackboneRow,
     CompletedAdapter,
@@ -72,6 +72,9 @@ def test_actions_must_say_what_the_groups_say():
         acting(0, action=ActionKind.MIGRATE),
         acting(0, action=ActionKind.PREEMPT),
         acting(0, from_=None),
+        acting(0, from_=made.actions[0].from_.model_copy(update={"gpus": 3})),
+        acting(0, from_=made.actions[0].from_.model_copy(update={"gpu_type": "V100"})),
+        acting(1, from_=made.actions[0].from_),
         acting(1, action=ActionKind.KEEP),
         acting(1, action=ActionKind.WAIT),
         acting(1, action=ActionKind.RESIZE),
@@ -552,9 +555,15 @@ def test_objective_bound_and_gaps():
     assert broken(s, with_solver(made, value_gap=1e-3)) == {7}
     assert broken(s, with_solver(made, gap=None)) == {7}
     assert broken(s, with_solver(made, bound=None)) == {7}
-    assert broken(s, with_solver(made, bound=None, gap=None, value_gap=None)) == set()
+    unknown = with_solver(made, bound=None, gap=None, value_gap=None, status=SolverStatus.FEASIBLE)
+    assert broken(s, unknown) == set()
+    assert broken(s, with_solver(unknown, status=SolverStatus.OPTIMAL)) == {7}
+    assert made.solver.gap_scope is GapScope.GLOBAL
+    pruned = made.solver.candidates.model_copy(update={"exhaustive": False})
+    assert broken(s, with_solver(made, candidates=pruned)) == {7}
+    assert broken(s, with_solver(made, candidates=pruned, gap_scope=GapScope.POOL)) == set()
     assert broken(s, with_solver(made, bound=objective * 0.9)) == {7}
-    empty = with_solver(made, objective=None, bound=None, gap=None, value_gap=None)
+    empty = with_solver(unknown, objective=None)
     assert broken(s, empty) == set()
 
 
@@ -589,6 +598,10 @@ def test_unknown_objectives_are_refused():
         ObjectiveInfo(name="other", version=1),
         ObjectiveInfo(name=made.planner.objective.name, version=1, parameters={"d1_s": 3.0}),
         ObjectiveInfo(name=made.planner.objective.name, version=1, parameters={"d0_s": "thirty"}),
+        ObjectiveInfo(name=made.planner.objective.name, version=1, parameters={"d0_s": 0.0}),
+        ObjectiveInfo(name=made.planner.objective.name, version=1, parameters={"kappa": -1.0}),
+        ObjectiveInfo(name=made.planner.objective.name, version=1, parameters={"uncertainty": 1.25}),
+        ObjectiveInfo(name=made.planner.objective.name, version=2),
     ):
         with pytest.raises(InputError, match=r"planner\.objective"):
             check(s, made.model_copy(update={"planner": made.planner.model_copy(update={"objective": info})}))
@@ -606,6 +619,15 @@ def test_explanations_tell_the_plan():
     missing = made.model_copy(update={"explanations": {"b": made.explanations["b"]}})
     assert broken(s, missing) == {8}
     assert broken(s, plan(s, solo("a", {"n0": (0, 1)}), declares=(1, 2, 3, 4, 5))) == set()
+
+
+@pytest.mark.parametrize("reason", [Reason.INSUFFICIENT_GPUS, Reason.EXCEEDS_MAX_QUOTA, Reason.BACK_OFF])
+def test_why_a_job_has_no_gpus_is_not_told_of_one_that_has_some(reason):
+    s = two_jobs()
+    made = plan(s, solo("a", {"n0": (0, 1)}), reason=reason)
+    assert broken(s, made) == set()
+    told = made.explanations["a"].model_copy(update={"reason": reason})
+    assert broken(s, made.model_copy(update={"explanations": {**made.explanations, "a": told}})) == {8}
 
 
 # -- the whole ----------------------------------------------------------------------------------
@@ -637,3 +659,19 @@ def test_sequences_may_be_kept_with_or_without_their_sources_named():
     for starts in ({}, {"b": StartSource(job="a")}):
         made = plan(s, lies(Mode.SEQUENCE, ("a", "b"), {"n0": (0,)}, starts_from=starts))
         assert messages(s, made) == ""
+
+
+def test_what_a_kept_group_and_a_waiting_member_say_of_themselves():
+    first = running(job("a", 1, sharing=ALL), {"n0": (0,)})
+    rows = {"transfer": (transfer(TransferMode.WARM_START, "a", "b", 0.5),)}
+    entry = group(Mode.SEQUENCE, "a", "b")
+    s = snapshot([node("n0", 2)], [first, job("b", 1, sharing=ALL)], groups=(entry,), profiles=rows)
+    made = plan(s, lies(Mode.SEQUENCE, ("a", "b"), {"n0": (0,)}))
+    assert broken(s, made) == set()
+    assert broken(s, regroup(made, 0, foundation_model="other")) == {4}
+    other = made.actions[0].from_.model_copy(update={"group": "other"})
+    elsewhere = made.actions[1].to.model_copy(update={"placement": {"n0": (1,)}})
+    for row, change in ((0, {"from_": other}), (1, {"to": elsewhere})):
+        actions = list(made.actions)
+        actions[row] = actions[row].model_copy(update=change)
+        assert broken(s, made.model_copy(update={"actions": tuple(actions)})) == {1}

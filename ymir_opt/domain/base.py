@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ymir_opt.domain.errors import InputError
 
 __all__ = [
+    "MAX_COUNT",
+    "MAX_MAGNITUDE",
     "MIN_POSITIVE",
     "Count",
     "FrozenDict",

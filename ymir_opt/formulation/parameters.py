@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from ymir_opt.domain.base import MAX_COUNT, MAX_MAGNITUDE, MIN_POSITIVE
+from ymir_opt.domain.errors import InputError
+
 __all__ = ["OBJECTIVE_NAME", "OBJECTIVE_VERSION", "Parameters"]
 
 OBJECTIVE_NAME = "soft-shortest-first"
@@ -62,6 +65,25 @@ class Parameters:
     preemption: bool = True
     probes: bool = True
     ageing: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse constants with which no cost can be computed."""
+        for name in ("d0_s", "kappa", "deadline_horizon_rounds"):
+            self._within(name, MIN_POSITIVE, MAX_MAGNITUDE)
+        for name in ("x0_gpu_s", "age_exponent", "probe_work_fraction", "prepare_ahead_s"):
+            self._within(name, 0.0, MAX_MAGNITUDE)
+        self._within("uncertainty", 0.0, 1.0)
+        for name in ("probe_evaluations", "profile_gpus_cap", "profile_gpus", "profile_gpus_pipeline"):
+            self._within(name, 0, MAX_COUNT)
+
+    def _within(self, name: str, low: float, high: float) -> None:
+        value = getattr(self, name)
+        if value is not None and not low <= value <= high:
+            raise InputError(
+                f"planner.objective.parameters.{name}",
+                f"{value} is not within {low:g} and {high:g}",
+                "take a figure between them",
+            )
 
     def as_dict(self) -> dict[str, object]:
         """Return the constants by name, for the plan."""

@@ -14,7 +14,7 @@ from ymir_opt.estimates import Estimates
 from ymir_opt.estimates.protocols import Predictor
 from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.formulation.instance import Instance
-from ymir_opt.formulation.parameters import OBJECTIVE_NAME, Parameters
+from ymir_opt.formulation.parameters import OBJECTIVE_NAME, OBJECTIVE_VERSION, Parameters
 from ymir_opt.verify.cost import cost
 from ymir_opt.verify.devices import devices
 from ymir_opt.verify.evictions import evictions
@@ -119,6 +119,12 @@ def _parameters(plan: Plan) -> Parameters:
             if unknown
             else f"{short(stated.name)} is unknown",
             f"this version knows {OBJECTIVE_NAME} with: {', '.join(sorted(known))}",
+        )
+    if stated.version != OBJECTIVE_VERSION:
+        raise InputError(
+            "planner.objective.version",
+            f"{stated.version} is not known to this version, which proves {OBJECTIVE_VERSION}",
+            "check with the version that made the plan",
         )
     for name, value in stated.parameters.items():
         if isinstance(value, bool) != isinstance(known[name], bool) or not (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ymir_opt.domain.base import short
-from ymir_opt.domain.plan import Plan
+from ymir_opt.domain.plan import GapScope, Plan, SolverStatus
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.verify.facts import Facts, Placed
@@ -42,6 +42,16 @@ def cost(facts: Facts, evaluator: Evaluator) -> Iterator[Violation]:
         )
     queueing = int(evaluator.queued_quanta.sum()) * quantum
     yield from _gaps(facts.plan, queueing)
+    yield from _claims(facts.plan)
+
+
+def _claims(plan: Plan) -> Iterator[Violation]:
+    """Yield what contradicts itself: optimal without a bound, global without all candidates."""
+    solver = plan.solver
+    if solver.status is SolverStatus.OPTIMAL and solver.bound is None:
+        yield Violation(7, "solver.status", "optimal is stated without a bound")
+    if solver.gap_scope is GapScope.GLOBAL and not solver.candidates.exhaustive:
+        yield Violation(7, "solver.gap_scope", "global is stated, but candidates were pruned by a heuristic")
 
 
 def _gaps(plan: Plan, queueing: float) -> Iterator[Violation]:

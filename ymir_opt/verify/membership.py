@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ymir_opt.domain.base import short
 from ymir_opt.domain.plan import Action, ActionKind, Reason, Situation
 from ymir_opt.domain.snapshot import Mode
-from ymir_opt.verify.facts import Facts, Placed, gpu_list
+from ymir_opt.verify.facts import Facts, Held, Placed, gpu_list
 from ymir_opt.verify.violation import Violation
 
 __all__ = ["membership"]
@@ -78,8 +78,10 @@ def _actions(facts: Facts) -> Iterator[Violation]:
 def _contradictions(facts: Facts, action: Action) -> Iterator[str]:
     kind = action.action
     holds, holding = facts.holds.get(action.job), facts.holding.get(action.job)
-    if holds is not None and (action.from_ is None or set(gpu_list(action.from_.placement)) != holds.gpus):
+    if holds is not None and (action.from_ is None or not _was(action.from_, holds)):
         yield f"has a {kind.value} that does not start from the GPUs it holds"
+    if holds is None and action.from_ is not None:
+        yield f"has a {kind.value} that starts from GPUs, but it holds none"
     if holding is None:
         if kind is ActionKind.PROFILE:
             if holds is not None:
@@ -95,8 +97,11 @@ def _contradictions(facts: Facts, action: Action) -> Iterator[str]:
         wanted = ActionKind.WAIT if holds is None else ActionKind.PREEMPT
         if kind is not wanted:
             yield f"holds no GPUs after the plan, but its action is {kind.value} instead of {wanted.value}"
-        if action.to is not None and action.job not in facts.placed_by:
+        waits_in = facts.placed_by.get(action.job)
+        if action.to is not None and waits_in is None:
             yield f"holds no GPUs after the plan, but its {kind.value} leads somewhere"
+        elif action.to is not None and waits_in is not None and not _agrees(action.to, waits_in):
+            yield f"has a {kind.value} that leads elsewhere than to {waits_in.place}"
         return
     kept = holding.kept is not None
     if kept != (kind is ActionKind.KEEP):
@@ -112,6 +117,15 @@ def _contradictions(facts: Facts, action: Action) -> Iterator[str]:
         yield f"has a {kind.value} that leads nowhere"
     elif not _agrees(action.to, holding):
         yield f"has a {kind.value} that leads elsewhere than to {holding.place}"
+
+
+def _was(before: Situation, holds: Held) -> bool:
+    return (
+        before.gpu_type == holds.gpu_type
+        and before.gpus == len(holds.gpus)
+        and set(gpu_list(before.placement)) == holds.gpus
+        and (holds.source is None or before.group == holds.source.id)
+    )
 
 
 def _agrees(to: Situation, placed: Placed) -> bool:

@@ -21,10 +21,10 @@ def merging(facts: Facts, needs: MemoryNeeds) -> Iterator[Violation]:
     """Yield every group that may not share as it does."""
     rejected = _rejected(facts)
     for placed in facts.placed:
-        if placed.kept is not None:
-            continue
         for message in _model(placed):
             yield Violation(4, f"{placed.place}.foundation_model", message)
+        if placed.kept is not None:
+            continue
         if len(placed.members) > 1:
             for message in _shared(facts, placed):
                 yield Violation(4, f"{placed.place}.jobs", message)
@@ -55,7 +55,9 @@ def _rejected(facts: Facts) -> dict[Mode, list[frozenset[str]]]:
 
 def _model(placed: Placed) -> Iterator[str]:
     models = {job.foundation_model for job in placed.members}
-    if placed.group.mode in _MODES_OF_ONE_MODEL and (len(models) > 1 or None in models):
+    # what runs may go on as it does
+    one = placed.group.mode in _MODES_OF_ONE_MODEL and placed.kept is None
+    if one and (len(models) > 1 or None in models):
         names = ", ".join(sorted(short(model) if model else "none" for model in models))
         yield f"a {placed.group.mode.value} group of different foundation models: {names}"
     stated = next(iter(models)) if len(models) == 1 else None
