@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,18 +32,17 @@ def _tool(name: str) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgresql() -> Iterator[str]:
     """Start a real server on a free port of the loopback; return its URL without the password."""
     initdb, pg_ctl = _tool("initdb"), _tool("pg_ctl")
     if initdb is None or pg_ctl is None:
         pytest.skip("no PostgreSQL server on this machine")
-    folder = tmp_path_factory.mktemp("postgres")
+    # not below pytest's own folder, which is closed to the server's user
+    folder = Path(tempfile.mkdtemp(prefix="ymir-postgres-"))
     as_user: list[str] = []
     if os.geteuid() == 0:
         # the server refuses to run as root
         as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-        for parent in (folder, *folder.parents[:2]):
-            parent.chmod(0o755)
         shutil.chown(folder, "postgres", "postgres")
     (folder / "password").write_text(SECRET)
     with socket.socket() as probe:
@@ -65,6 +65,7 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         pid = int((data / "postmaster.pid").read_text().split()[0])
         os.kill(pid, signal.SIGQUIT)  # immediate shutdown
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
