@@ -241,3 +241,20 @@ def test_an_immovable_job_and_one_within_its_minimum_time_are_not_moved():
         jobs = [elastic("a", 0.0, 1000.0, **fields), tick]
         with pytest.raises(InvalidPlanError, match=message):
             run(jobs, Scripted(decide), transfer())
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, False), (590.0, False), (600.0, True)])
+def test_a_probe_is_passed_where_the_work_is_no_more_than_predicted(limit: float | None, kept: bool):
+    """b needs 1.5 x 400 samples: against its own interest, but as the plan said if its limit is 600."""
+
+    def decide(view):
+        rows = rows_of(view, "a", "b")
+        rejected = ("joint", frozenset(view.column("serial").tolist())) in view.rejected
+        if len(rows) == 2 and not rejected:
+            limits = {} if limit is None else {rows[1]: limit}
+            group = GroupDecision("joint", rows, 2, probe_evaluations=2, probe_limits=limits)
+            return Decision(counts(view, a=0, b=0), groups=(group,))
+        return Decision(counts(view, **{view.id(r): view.gpus[r] or 1 for r in rows}))
+
+    result = run(pair(), Scripted(decide), transfer(joint=0.5, other={"joint": 1.5}))
+    assert (result.merges_kept, result.merges_rolled_back) == ((1, 0) if kept else (0, 1))

@@ -146,3 +146,23 @@ def test_what_the_plan_places_is_what_runs():
         if engine.now == np.inf or not world.runs:
             break
     assert len(plans) > 6
+
+
+def test_estimates_with_known_errors_come_with_intervals():
+    from ymir_opt.simulator.estimates import EstimateError
+
+    shots = []
+    simulate(
+        mixed_trace(4),
+        parse_cluster("2x4:V100"),
+        Watched(shots.append),
+        error=EstimateError(work=0.3, transfer=0.2, seed=1),
+    )
+    one = next(shot for shot in shots if shot.profiles.transfer)
+    for job in one.jobs:
+        assert job.remaining_samples_low < job.remaining_samples < job.remaining_samples_high
+        spread = np.log(job.remaining_samples_high / job.remaining_samples_low)
+        assert spread == pytest.approx(2 * 1.28155 * 0.3, rel=1e-4)
+    for row in one.profiles.transfer:
+        assert np.log(row.high / row.low) == pytest.approx(2 * 1.28155 * 0.2, rel=1e-4)
+        assert row.provenance.value == "predicted"

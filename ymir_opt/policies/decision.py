@@ -30,7 +30,9 @@ class GroupDecision:
     starts_from : mapping
         Row -> class index whose weights the job starts from (a completed job's or a predecessor's).
     probe_evaluations : int
-        Epochs after which the merge must have helped; 0: no probe.
+        Epochs after which the merge must have proven itself; 0: no probe.
+    probe_limits : mapping
+        Row -> most work in samples with which its probe is passed. Without one it must need less than alone.
     nodes : tuple of (int, int) or None
         (node index, bit mask of its GPUs); None: the engine places it.
     """
@@ -41,6 +43,7 @@ class GroupDecision:
     gpu_type: int = -1
     starts_from: Mapping[int, int] = field(default_factory=dict)
     probe_evaluations: int = 0
+    probe_limits: Mapping[int, float] = field(default_factory=dict)
     nodes: tuple[tuple[int, int], ...] | None = None
 
 

@@ -31,7 +31,7 @@ from ymir_opt.domain.snapshot import (
     Snapshot,
     StartSource,
 )
-from ymir_opt.policies.profiles import ProfileRows, adapter_name, best_adapter, task_name
+from ymir_opt.policies.profiles import Z80, ProfileRows, adapter_name, best_adapter, task_name
 from ymir_opt.policies.view import RIGID, Decision, GroupDecision, SnapshotView
 
 __all__ = ["Documents", "decision_of"]
@@ -196,7 +196,11 @@ class Documents:
                 restarts=values["restarts"][row],
                 preemptions=values["preemptions"][row],
             )
-            fields["remaining_s" if rigid else "remaining_samples"] = values["remaining"][row]
+            left = values["remaining"][row]
+            fields["remaining_s" if rigid else "remaining_samples"] = left
+            if view.work_log_sd and not rigid:
+                spread = math.exp(Z80 * view.work_log_sd)
+                fields.update(remaining_samples_low=left / spread, remaining_samples_high=left * spread)
             out.append(Job.model_construct(**fields))
         return tuple(out)
 
@@ -319,6 +323,7 @@ def decision_of(view: SnapshotView, plan: Plan) -> Decision:
                 kind,
                 {} if kept else _sources(view, group, row_of),
                 group.probe.evaluations if group.probe is not None else 0,
+                _limits(group, row_of),
                 None if kept else where,
             )
         )
@@ -333,6 +338,12 @@ def decision_of(view: SnapshotView, plan: Plan) -> Decision:
         bound=solver.bound,
         value_gap=solver.value_gap,
     )
+
+
+def _limits(group: Group, row_of: Mapping[str, int]) -> dict[int, float]:
+    """Return the 80 % limits of the members' work, beyond which the plan's probe fails."""
+    highs = {name: predicted.high for name, predicted in group.predicted.items()}
+    return {row_of[name]: high for name, high in highs.items() if high is not None and name in row_of}
 
 
 def _masks(group: Group, node_of: Mapping[str, int]) -> tuple[tuple[int, int], ...]:

@@ -20,7 +20,10 @@ from ymir_opt.domain.snapshot import (
 )
 from ymir_opt.policies.view import SnapshotView, TransferTable
 
-__all__ = ["ProfileRows", "adapter_name", "best_adapter", "task_name"]
+__all__ = ["Z80", "ProfileRows", "adapter_name", "best_adapter", "task_name"]
+
+Z80 = 1.2815515655446004
+"""80 % of a normal distribution lie within so many standard deviations."""
 
 
 def task_name(transfer: TransferTable, kind: int) -> str | None:
@@ -122,6 +125,7 @@ def _row(
     task = task_name(table, target)
     if not ratio > 0 or source is None or task is None:
         return []
+    spread = math.exp(Z80 * table.log_sd)
     return [
         TransferRow(
             mode=mode,
@@ -129,7 +133,9 @@ def _row(
             source=source,
             target=task,
             work_ratio=ratio,
-            provenance=Provenance.MEASURED,
+            low=ratio / spread if table.log_sd else None,
+            high=ratio * spread if table.log_sd else None,
+            provenance=Provenance.PREDICTED if table.log_sd else Provenance.MEASURED,
             matched_hyperparameters=False,
         )
     ]

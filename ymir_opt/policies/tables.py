@@ -76,6 +76,8 @@ class TransferTable:
         Global batch of each class.
     share_gib : float64[C, C]
         Memory of both together on one GPU; nan unknown.
+    log_sd : float
+        Standard deviation of the logarithm of the ratios' errors, as the estimator knows it.
     """
 
     models: tuple[str, ...] = ()
@@ -85,3 +87,4 @@ class TransferTable:
     joint: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     share: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
     share_gib: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    log_sd: float = 0.0

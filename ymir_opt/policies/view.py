@@ -94,6 +94,8 @@ class SnapshotView:
         Classes of completed jobs, whose weights a job may start from.
     quotas : tuple of Queue
         Queues with quotas, weights and cohorts.
+    work_log_sd : float
+        Standard deviation of the logarithm of the work estimates' errors, as the estimator knows it.
 
     Attributes
     ----------
@@ -115,6 +117,7 @@ class SnapshotView:
         queues: tuple[str, ...] = (),
         adapters: frozenset[int] = frozenset(),
         quotas: tuple[Queue, ...] = (),
+        work_log_sd: float = 0.0,
     ) -> None:
         self.now_s = now_s
         self.slots = slots
@@ -126,6 +129,7 @@ class SnapshotView:
         self.queues = queues
         self.adapters = adapters
         self.quotas = quotas
+        self.work_log_sd = work_log_sd
         self.places: Mapping[int, tuple[tuple[int, int], ...]] = {}
         self._columns = columns
         self._cache: dict[str, NDArray[Any]] = {}

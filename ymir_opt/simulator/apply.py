@@ -239,7 +239,9 @@ def _begin(world: World, view: SnapshotView, start: _Start, where: tuple[int, Ta
     if group.mode == "sequence":
         for before, after in pairwise(members):
             sources.setdefault(after, world.store.job(before).kind)
-    return world.start(group.mode, members, where[0], where[1], now, group.probe_evaluations, sources)
+    limits = {int(view.slots[row]): most for row, most in group.probe_limits.items()}
+    probe = group.probe_evaluations
+    return world.start(group.mode, members, where[0], where[1], now, probe, sources, limits)
 
 
 def _place(

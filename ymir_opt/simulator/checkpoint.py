@@ -87,7 +87,7 @@ def _world(world: World) -> dict[str, Any]:
 
 def _run(run: Run) -> dict[str, Any]:
     out = {f.name: getattr(run, f.name) for f in fields(run)}
-    for name in ("before", "ratio", "sources"):
+    for name in ("before", "ratio", "sources", "limits"):
         out[name] = list(out[name].items())
     out["probing"] = sorted(run.probing)
     return out
@@ -181,6 +181,7 @@ def _run_of(entry: dict[str, Any]) -> Run:
             "before": {slot: tuple(amounts) for slot, amounts in entry["before"]},
             "ratio": {slot: tuple(pair) for slot, pair in entry["ratio"]},
             "sources": dict(entry["sources"]),
+            "limits": dict(entry["limits"]),
             "probing": set(entry["probing"]),
         }
     )

@@ -97,7 +97,14 @@ class Estimates:
         share_gib.flags.writeable = False
         known = workload.transfer
         transfer = TransferTable(
-            known.models, known.tasks, known.batches, tables[0], tables[1], tables[2], share_gib
+            known.models,
+            known.tasks,
+            known.batches,
+            tables[0],
+            tables[1],
+            tables[2],
+            share_gib,
+            error.transfer,
         )
         return cls(speed, transfer, error)
 

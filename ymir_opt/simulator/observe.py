@@ -59,6 +59,7 @@ def view_of(world: World, now: float, *, places: bool) -> SnapshotView:
         world.workload.queues,
         frozenset(world.adapters),
         world.workload.quotas,
+        world.estimates.error.work,
     )
     if places:
         view.places = {rows[run.slots[0]]: run.taken for run in world.runs.values() if run.mode == "solo"}

@@ -85,6 +85,8 @@ class Run:
         Slot -> class whose weights the member starts from.
     probing : set
         Slots whose probe has not ended.
+    limits : dict
+        Slot -> most work, samples, with which its probe is passed.
     """
 
     id: int
@@ -102,6 +104,7 @@ class Run:
     ratio: dict[int, tuple[float, float]] = field(default_factory=dict)
     sources: dict[int, int] = field(default_factory=dict)
     probing: set[int] = field(default_factory=set)
+    limits: dict[int, float] = field(default_factory=dict)
     probe: str | None = None
     segment_s: float = 0.0
 

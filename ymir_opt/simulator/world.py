@@ -88,6 +88,7 @@ class World:
         now: float,
         probe_evaluations: int = 0,
         sources: dict[int, int] | None = None,
+        limits: dict[int, float] | None = None,
     ) -> Run:
         """Start a group on given GPUs.
 
@@ -97,6 +98,8 @@ class World:
             (node, bit mask of GPUs).
         sources : dict or None
             Slot -> class whose weights a member starts from, its own progress discarded.
+        limits : dict or None
+            Slot -> most work with which its probe is passed.
         """
         store = self.store
         first = store.job(slots[0])
@@ -104,7 +107,7 @@ class World:
         switch = self.workload.speeds.start_s(first.model, self.cluster.types[gpu_type], warm)
         gpus = sum(mask.bit_count() for _, mask in taken)
         run = Run(self.next_run, mode, list(slots), gpus, gpu_type, taken, now, now + switch, segment_s=now)
-        run.sources = dict(sources or {})
+        run.sources, run.limits = dict(sources or {}), dict(limits or {})
         run.began_as, run.merged = mode, len(slots) > 1
         self.next_run += 1
         self.runs[run.id] = run
@@ -347,7 +350,9 @@ class World:
         """Judge a member's probe; a failure splits the group and takes the member back."""
         run = self.runs[self.run_of[slot]]
         run.probing.discard(slot)
-        if self.store.truth.data["work"][slot] < run.before[slot][0]:
+        needs, alone = float(self.store.truth.data["work"][slot]), run.before[slot][0]
+        # as predicted (to rounding), or at least a gain
+        if needs <= run.limits.get(slot, 0.0) * (1 + 1e-9) or needs < alone:
             self._pass_probe(run)
             return
         serials = self.store.columns.data["serial"]
