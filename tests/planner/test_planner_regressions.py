@@ -9,8 +9,9 @@ import pytest
 from scenario_kit import NOW, acts, job, node, running, snapshot, throughput
 
 from ymir_opt import check, outcome, solve
+from ymir_opt.cli.synthetic import synthetic_snapshot
 from ymir_opt.domain.errors import InputError
-from ymir_opt.domain.plan import Plan
+from ymir_opt.domain.plan import Plan, StoppedBy
 from ymir_opt.domain.snapshot import Job, Mode, RunningGroup, Snapshot
 from ymir_opt.domain.validate import validate
 from ymir_opt.estimates import Estimates
@@ -94,3 +95,21 @@ def test_speeds_next_to_nothing_count_as_none() -> None:
     crawl = tuple(row.model_copy(update={"samples_per_s": 1e-300}) for row in throughput())
     source = snapshot([node("n0", 4)], [job("a", remaining_samples=1e18)], profiles={"throughput": crawl})
     assert proven(source) == {"a": "profile"}
+
+
+def test_a_guard_that_strikes_early_leaves_the_greedy_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = synthetic_snapshot(40, 16)
+    greedy = solve(source, backend="greedy", time_limit_s=1e-9)
+    assert greedy.solver.stopped_by is StoppedBy.HEURISTIC
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the time is over")
+
+    monkeypatch.setattr("ymir_opt.solvers.lp.relax", never)
+    monkeypatch.setattr("ymir_opt.solvers.guarded.solve_guarded", never)
+    plan = solve(source, time_limit_s=1e-9)
+    assert plan.solver.stopped_by is StoppedBy.WALL_CLOCK
+    assert plan.solver.objective == greedy.solver.objective
+    assert not check(source, plan)

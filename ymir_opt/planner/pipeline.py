@@ -163,10 +163,15 @@ def plan_round(
     digest = snapshot_sha256(snapshot)
     continued = resumed(previous, digest)
     reservation = reserve(evaluator, quotas, previous, only_earlier=continued)
-    pool, work = make_pool(evaluator, quotas, reservation, limits, merge=merge, backend=backend)
+    pool, work = make_pool(
+        evaluator, quotas, reservation, limits, merge=merge, backend=backend, deadline=deadline
+    )
     fallback = carried(work, fill_idle=not continued)
     name = _backend_name(backend, len(snapshot.jobs))
-    answer = _search(work, name, gap, fallback, deadline, seed)
+    if name != "greedy" and _struck(deadline):
+        answer = Outcome(None, None, StoppedBy.WALL_CLOCK)
+    else:
+        answer = _search(work, name, gap, fallback, deadline, seed)
     best, stopped = _adopt(work, fallback, answer, gap, continued=continued)
     proof = Proof(
         backend=name,
@@ -207,8 +212,12 @@ def make_pool(
     *,
     merge: bool,
     backend: str,
+    deadline: float | None = None,
 ) -> tuple[Pool, Round]:
-    """Return the candidate columns: enumerated, then priced again with the duals of their relaxation."""
+    """Return the candidate columns: enumerated, then priced again with the duals of their relaxation.
+
+    Past the deadline they are not priced again.
+    """
 
     def round_of(pool: Pool) -> Round:
         table = pool.table.take(np.flatnonzero(quotas.allowed(pool.table)))
@@ -217,6 +226,8 @@ def make_pool(
     generator = Generator(evaluator, limits, merge=merge)
     pool = generator.first()
     for _ in range(generator.passes if backend not in HEURISTICS else 0):
+        if _struck(deadline):
+            break
         from ymir_opt.candidates.prices import dual_prices
         from ymir_opt.solvers.lp import relax
 
@@ -229,6 +240,11 @@ def make_pool(
         if len(pool.table) <= before:
             break
     return pool, round_of(pool)
+
+
+def _struck(deadline: float | None) -> bool:
+    """Say whether the wall-clock guard has struck."""
+    return deadline is not None and time.perf_counter() >= deadline
 
 
 def _backend_name(backend: str, jobs: int) -> str:
