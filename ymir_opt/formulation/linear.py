@@ -20,6 +20,7 @@ __all__ = ["UNBOUNDED", "LinearModel", "ModelBuilder"]
 
 UNBOUNDED = np.iinfo(np.int64).max // 4
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 
@@ -45,6 +46,9 @@ class LinearModel:
         Name of the constraint family of each row, for explanations and duals.
     offset : int
         Constant of the objective in quanta.
+    guess : float64[m] or None
+        A guess at the duals of the rows, in quanta per unit: solvers that start from prices are
+        faster with a good one, and no worse with a bad one.
     """
 
     cost: IntArray
@@ -58,6 +62,7 @@ class LinearModel:
     row_upper: IntArray
     row_family: tuple[str, ...]
     offset: int = 0
+    guess: FloatArray | None = None
 
     @property
     def variables(self) -> int:

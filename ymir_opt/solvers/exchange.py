@@ -56,6 +56,8 @@ def write_model(folder: Path, model: LinearModel) -> None:
     families = sorted(set(model.row_family))
     code = {family: i for i, family in enumerate(families)}
     arrays = {name: getattr(model, name) for name in _ARRAYS}
+    if model.guess is not None:
+        arrays["guess"] = model.guess
     codes = np.array([code[family] for family in model.row_family], dtype=np.int64)
     with (folder / MODEL).open("wb") as stream:
         np.savez(
@@ -75,6 +77,7 @@ def read_model(folder: Path) -> LinearModel:
             **{name: stored[name] for name in _ARRAYS},
             row_family=tuple(families[i] for i in stored["family"]),
             offset=int(stored["offset"]),
+            guess=stored.get("guess"),
         )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from ymir_opt.solvers.base import (
 )
 from ymir_opt.solvers.lp import LpResult, relax
 
-__all__ = ["Whole", "restrict", "solve_filtered"]
+__all__ = ["Ladder", "Whole", "restrict", "solve_filtered", "solve_reduced"]
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -40,6 +40,7 @@ Whole = Callable[[LinearModel, IntArray | None, Limits, int, Progress | None], S
 LEAST_COLUMNS = 300
 COLUMNS_PER_ROW = 4
 GROWTH = 4
+USED = 1e-6
 
 
 def solve_filtered(
@@ -59,6 +60,55 @@ def solve_filtered(
     lp = relax(model, deadline=deadline)
     if lp is None:
         return conclude(model, incumbent, limits, verdict=Verdict.INFEASIBLE, point=None, bound=None)
+    ladder = Ladder(None, COLUMNS_PER_ROW, GROWTH)
+    return solve_reduced(whole, model, lp, incumbent, limits, deadline, seed, progress, ladder)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """By which steps columns join.
+
+    Attributes
+    ----------
+    first : int or None
+        First threshold on reduced costs, in quanta, if it keeps fewer columns than `per_row`.
+    per_row : float
+        Columns a row in the first step, at most.
+    growth : float
+        How many times as many columns the next step has, at most.
+    patience : float
+        Share of the gap target that a small model may be short of its own optimum.
+    resume : bool
+        Start each small model from the best point so far. HiGHS does better without: from a point
+        near the optimum its local searches take longer than they gain.
+    """
+
+    first: int | None
+    per_row: float
+    growth: float
+    patience: float = 1.0
+    resume: bool = True
+
+
+def solve_reduced(
+    whole: Whole,
+    model: LinearModel,
+    lp: LpResult,
+    incumbent: IntArray | None,
+    limits: Limits,
+    deadline: float | None,
+    seed: int,
+    progress: Progress | None,
+    ladder: Ladder,
+) -> SolveResult:
+    """Minimise the model whose relaxation is `lp`; see `solve_filtered`.
+
+    Parameters
+    ----------
+    deadline : float or None
+        Of ``time.monotonic()``, in place of ``limits.wall_s``.
+    ladder : Ladder
+    """
     if not lp.optimal:
         struck = StoppedBy.WALL_CLOCK
         return conclude(
@@ -75,8 +125,11 @@ def solve_filtered(
     if progress is not None:
         progress(None, float(lp.bound))
     state = _State(model, lp, lp.bound, incumbent)
-    threshold = state.threshold_for(max(LEAST_COLUMNS, COLUMNS_PER_ROW * model.rows))
+    threshold = state.threshold_for(max(LEAST_COLUMNS, int(ladder.per_row * model.rows)))
+    if ladder.first is not None:
+        threshold = min(threshold, ladder.first)
     bound, note, stopped = lp.bound, "", None
+    patience = int(limits.gap_quanta * ladder.patience)
     while stopped is None and not state.proven(bound, limits.gap_quanta):
         if state.best is not None:
             threshold = min(threshold, state.excess() - limits.gap_quanta)
@@ -88,9 +141,9 @@ def solve_filtered(
         small, free = restrict(model, keep, state.at)
         # every point that uses a column left out costs at least this
         outside = None if keep.all() else state.floor + threshold
-        start = None if state.best is None else state.best[free]
+        start = state.best[free] if ladder.resume and state.best is not None else None
         watch = None if progress is None else state.passing(progress, free, outside)
-        result = whole(small, start, left, seed, watch)
+        result = whole(small, start, replace(left, gap_quanta=patience), seed, watch)
         note = result.note
         if result.x is not None:
             state.improve(free, result.x)
@@ -103,7 +156,7 @@ def solve_filtered(
             bound = inside if outside is None else min(inside, outside)
             if result.status is not Status.OPTIMAL:
                 stopped = result.stopped_by
-        threshold = state.threshold_for(GROWTH * int(keep.sum()))
+        threshold = max(threshold + 1, state.threshold_for(int(ladder.growth * keep.sum())))
     return conclude(
         model,
         incumbent,
@@ -125,6 +178,8 @@ class _State:
         self.distance = np.abs(lp.reduced_costs)
         self.at = np.where(lp.reduced_costs >= 0, model.lower, model.upper)
         self.best = incumbent
+        # what the relaxation uses, and what leaves its jobs out, makes the small model feasible
+        self.needed = (lp.x > USED) | (np.bincount(model.index, minlength=model.variables) <= 1)
 
     def excess(self) -> int:
         """Return by how much the best point exceeds the relaxation's bound."""
@@ -142,7 +197,7 @@ class _State:
 
     def within(self, threshold: int) -> BoolArray:
         """Return the variables to keep, those of the best point among them."""
-        keep = self.distance <= threshold
+        keep = (self.distance <= threshold) | self.needed
         if self.best is not None:
             keep |= self.best != self.at
         return np.asarray(keep)

@@ -51,8 +51,14 @@ def solve_whole(
     limits: Limits,
     seed: int,
     progress: Progress | None,
+    *,
+    presolve: bool = True,
 ) -> SolveResult:
-    """Hand the whole model to HiGHS; see `Backend.solve`."""
+    """Hand the whole model to HiGHS; see `Backend.solve`.
+
+    ``presolve=False`` spares HiGHS's own reductions, which cost more than they save where the
+    columns are already chosen by their reduced costs.
+    """
     known = trivial(model, incumbent)
     if known is not None:
         return known
@@ -65,6 +71,7 @@ def solve_whole(
         "random_seed": seed % (2**31),
         "mip_rel_gap": 0.0,
         "mip_abs_gap": max(limits.gap_quanta, 0.5) * scale,
+        "presolve": "choose" if presolve else "off",
     }
     if limits.wall_s is not None:
         options["time_limit"] = max(limits.wall_s, 0.0)

@@ -27,7 +27,7 @@ from ymir_opt.solvers.base import FloatArray
 from ymir_opt.solvers.highs_core import cost_scale, new_solver, pass_model
 from ymir_opt.solvers.sifting import Relaxation, sift
 
-__all__ = ["LpResult", "fixable", "relax"]
+__all__ = ["LpResult", "fixable", "proven", "relax"]
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -90,8 +90,17 @@ def relax(model: LinearModel, *, deadline: float | None = None) -> LpResult | No
         found = sift(model, deadline)
     if found is None:
         found = _simplex(model, deadline)
-    if found is None:
-        return None
+    return None if found is None else proven(model, found)
+
+
+def proven(model: LinearModel, found: Relaxation) -> LpResult:
+    """Return what a relaxation's prices prove, in exact arithmetic, whatever the solver's tolerances were.
+
+    Raises
+    ------
+    SolverError
+        The prices are too large for 62-bit arithmetic.
+    """
     duals, reduced = _exact_prices(model, found.row_duals)
     return LpResult(
         objective=float(model.cost @ found.x) + model.offset,
@@ -203,8 +212,14 @@ def _at_bound(price: IntArray, lower: IntArray, upper: IntArray) -> int | None:
     used = price != 0
     if np.any(np.abs(side[used]) >= UNBOUNDED):
         return None
-    pairs: list[tuple[int, int]] = list(zip(price[used].tolist(), side[used].tolist(), strict=True))
-    return sum((p * s for p, s in pairs), 0)
+    price, side = price[used], side[used]
+    largest = int(np.abs(price).max(initial=0)) * int(np.abs(side).max(initial=0))
+    if largest > LARGEST:
+        pairs: list[tuple[int, int]] = list(zip(price.tolist(), side.tolist(), strict=True))
+        return sum((p * s for p, s in pairs), 0)
+    products = price * side
+    # halves of 31 bits, whose sums do not overflow
+    return (int((products >> 31).sum()) << 31) + int((products & (2**31 - 1)).sum())
 
 
 def _without_variables(model: LinearModel) -> LpResult | None:

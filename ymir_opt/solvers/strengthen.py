@@ -1,0 +1,45 @@
+"""The relaxation with odd-set inequalities: sifting and separation in turn."""
+
+from __future__ import annotations
+
+from ymir_opt.formulation.linear import LinearModel
+from ymir_opt.solvers.cuts import Separator, extended
+from ymir_opt.solvers.lp import LpResult, proven, relax
+from ymir_opt.solvers.matrix import packing_rows
+from ymir_opt.solvers.sifting import Master
+
+__all__ = ["strengthen"]
+
+ROUNDS = 12
+
+
+def strengthen(model: LinearModel, deadline: float | None = None) -> tuple[LinearModel, LpResult] | None:
+    """Return the model with what its relaxation violates added as rows, and that one's relaxation.
+
+    Every whole point of the model satisfies the rows, so that bounds hold for both. None where the
+    relaxation is infeasible.
+
+    Parameters
+    ----------
+    model : LinearModel
+    deadline : float or None
+        Of ``time.monotonic()``; what is reached by then counts.
+    """
+    master = Master(model)
+    found = master.solve(deadline)
+    if found is None:
+        whole = relax(model, deadline=deadline)
+        return None if whole is None else (model, whole)
+    separator = Separator(model, master.columns, packing_rows(model))
+    rows = 0
+    for _ in range(ROUNDS if found.optimal else 0):
+        cuts = separator.violated(found.x)
+        if not cuts:
+            break
+        master.add_cuts(cuts)
+        better = master.solve(deadline)
+        if better is None or not better.optimal:
+            break
+        found, rows = better, len(master.cuts)
+    strong = extended(model, master.cuts[:rows])
+    return strong, proven(strong, found)
