@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ymir_opt.domain.errors import InputError, InvalidPlanError
+from ymir_opt.domain.errors import InputError
 from ymir_opt.policies.base import Cadence
 from ymir_opt.policies.view import Decision, SnapshotView
 from ymir_opt.simulator.adapter import SnapshotAdapter
 from ymir_opt.simulator.apply import apply_decision, check_decision
+from ymir_opt.simulator.checking import Before, check_round_of
 from ymir_opt.simulator.cluster import Cluster, NodeEvent, NodeSpec
 from ymir_opt.simulator.estimates import EstimateError, Estimates
 from ymir_opt.simulator.observe import view_of
@@ -305,11 +306,10 @@ class Engine:
         self.last_plan = self.now
         self.rounds += 1
         check_decision(view, decision, self.policy_name)
+        before = Before.of(world, self.now)
         changed, begun = apply_decision(world, view, decision, self.now, self.policy_name)
-        try:
-            world.check(self.policy_name, None if self.rounds % FULL_CHECK_ROUNDS == 0 else begun)
-        except AssertionError as error:
-            raise InvalidPlanError(f"policy {self.policy_name}", str(error), "report it") from error
+        everything = self.rounds % FULL_CHECK_ROUNDS == 0
+        check_round_of(world, before, begun, decision, self.policy_name, all_runs=everything)
         free, ready = world.cluster.free, world.cluster.ready
         running = len(world.run_of) - sum(len(run.slots) - len(run.holders) for run in world.shared.values())
         total = int(world.cluster.size[ready].sum())

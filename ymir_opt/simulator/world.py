@@ -370,14 +370,3 @@ class World:
             self.stop(run, now, "failed", lose_since=self.options.checkpoint_s)
             self.stats["node_failures"] += 1
         self.cluster.set_ready(node, False)
-
-    def check(self, policy: str, runs: Iterable[Run] | None = None) -> None:
-        """Assert that no GPU is used twice and that the books of free GPUs are right."""
-        seen: dict[int, int] = {}
-        for run in self.runs.values() if runs is None else runs:
-            if sum(mask.bit_count() for _, mask in run.taken) != run.gpus:
-                raise AssertionError(f"policy {policy}: group {run.id} does not hold its {run.gpus} GPUs")
-            for node, mask in run.taken:
-                if seen.get(node, 0) & mask or self.cluster.free_mask[node] & mask:
-                    raise AssertionError(f"policy {policy}: a GPU of {self.cluster.ids[node]} is used twice")
-                seen[node] = seen.get(node, 0) | mask
