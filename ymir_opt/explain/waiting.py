@@ -109,13 +109,30 @@ class WaitingReasons:
 
     def _takers(self, gpus: NDArray[np.int64]) -> list[str]:
         table, instance = self.work.table, self.work.evaluator.instance
+        at = np.unique(self._new_holder[gpus])
         return [
             instance.jobs[j].id
-            for c, rows in zip(self.selection.columns, self.selection.gpus, strict=True)
-            if table.keep[c] < 0 and np.isin(rows, gpus).any()
-            for j in table.jobs[c]
+            for c in self.selection.columns[at[at >= 0]]
+            for j in table.jobs[c].tolist()
             if j >= 0
         ]
+
+    @cached_property
+    def _new_holder(self) -> NDArray[np.int64]:
+        """Position in the selection of the new group that gets each GPU, int64[U], or -1."""
+        out = np.full(len(self.used), -1, dtype=np.int64)
+        for i, (c, rows) in enumerate(zip(self.selection.columns, self.selection.gpus, strict=True)):
+            if self.work.table.keep[c] < 0:
+                out[rows] = i
+        return out
+
+    @cached_property
+    def _holder(self) -> NDArray[np.int64]:
+        """Position in `_holders` of who holds each GPU after the plan, int64[U]; the last: nobody."""
+        out = np.full(len(self.used), len(self._holders), dtype=np.int64)
+        for i, (rows, _, _) in enumerate(self._holders):
+            out[rows] = i
+        return out
 
     def _unknown(self, j: int) -> tuple[Reason, str]:
         taken = sum(len(rows) for rows in self.reservation.gpus.values())
@@ -233,8 +250,9 @@ class WaitingReasons:
         """Name the groups that hold the GPUs which a job could use."""
         mine = int(self.work.evaluator.instance.job_class[j])
         domain = self._domain(shape)
-        held = [(int(domain[rows].sum()), name, top) for rows, name, top in self._holders]
-        held = sorted((item for item in held if item[0]), key=lambda item: -item[0])
+        count = np.bincount(self._holder[domain], minlength=len(self._holders) + 1)[:-1]
+        order = np.argsort(-count, kind="stable")
+        held = [(int(count[i]), *self._holders[i][1:]) for i in order[count[order] > 0]]
         if held:
             text += f"; held by {names([f'{name} ({gpus_of(n)})' for n, name, _ in held], 4, 'group')}"
         above = sum(n for n, _, top in held if top > mine)
