@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,15 @@ class Pool:
         Keep columns first, then new ones, in a deterministic order.
     generated, dominated, dropped : int
         Evaluated columns; dropped without loss; dropped by heuristics (sets, counts, starts).
+    prices : Prices or None
+        At which it was last priced again.
     """
 
     table: ColumnTable
     generated: int
     dominated: int
     dropped: int
+    prices: Prices | None = None
 
     @property
     def exhaustive(self) -> bool:
@@ -99,7 +102,7 @@ class Generator:
 
     def again(self, pool: Pool, prices: Prices) -> Pool:
         """Return the pool enlarged by groups that improve its relaxation at these prices."""
-        return self._pool([pool.table, *self._shared(prices, 0.0)])
+        return replace(self._pool([pool.table, *self._shared(prices, 0.0)]), prices=prices)
 
     def _shared(self, prices: Prices, least: float) -> list[ColumnTable]:
         finder = SetFinder(self.evaluator, self.rules, self.expander, self.limits, prices)

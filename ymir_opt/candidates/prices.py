@@ -17,7 +17,7 @@ from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.linear import LinearModel
 from ymir_opt.formulation.model import RoundModel
 
-__all__ = ["Prices", "dual_prices", "solo_prices"]
+__all__ = ["Prices", "dual_prices", "row_guess", "solo_prices"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -127,6 +127,28 @@ def dual_prices(stated: RoundModel, row_duals: FloatArray, types: int) -> Prices
         if mine.any():
             gpu[t] = max(0.0, float(np.median(-other[mine] / table.gpus[mine])))
     return Prices(gpu, np.maximum(job, 0.0))
+
+
+def row_guess(stated: RoundModel, prices: Prices) -> FloatArray:
+    """Return a guess at the duals of a model's rows, float64[m], from prices of jobs and GPUs.
+
+    The largest capacity row of each GPU type takes the price of its GPUs.
+    """
+    model, table = stated.model, stated.table
+    guess = np.zeros(model.rows)
+    family = np.array(model.row_family, dtype=np.str_)
+    guess[family == "coverage"] = table.queued_cost - prices.job
+    kind = np.full(model.variables, -1, dtype=np.int64)
+    kind[stated.x] = table.type
+    size = np.diff(model.row_start)
+    largest: dict[int, int] = {}
+    for row in np.flatnonzero((family == "capacity") & (size > 0)).tolist():
+        t = int(kind[model.index[model.row_start[row]]])
+        if t >= 0 and (t not in largest or size[row] > size[largest[t]]):
+            largest[t] = row
+    for t, row in largest.items():
+        guess[row] = -prices.gpu[t]
+    return guess
 
 
 def _other_rows(model: LinearModel, row_duals: FloatArray, coverage: NDArray[np.bool_]) -> FloatArray:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ymir_opt.candidates import Generator, Pool, PoolLimits
+from ymir_opt.candidates import PoolLimits
+from ymir_opt.candidates.prices import Prices, row_guess
 from ymir_opt.domain.documents import snapshot_sha256
 from ymir_opt.domain.errors import InputError, NotFoundError, SolverError
 from ymir_opt.domain.outcome import outcome
@@ -26,7 +26,8 @@ from ymir_opt.formulation.parameters import Parameters
 from ymir_opt.formulation.quota import QuotaTable
 from ymir_opt.planner.assemble import Proof, assemble
 from ymir_opt.planner.carry import OUTCOME_LABEL, carried, resumed
-from ymir_opt.planner.profiling import Reservation, reserve
+from ymir_opt.planner.pooling import HEURISTICS, make_pool, struck
+from ymir_opt.planner.profiling import reserve
 from ymir_opt.planner.search import Outcome, Round, search
 from ymir_opt.planner.selection import Selection
 from ymir_opt.solvers import registry
@@ -53,7 +54,6 @@ LEAST_GAIN = 1e-6
 # deterministic budget, about seconds of one core; the wall-clock guard comes on top
 DEFAULT_WORK = 60.0
 OWN_POLICIES = {"ymir": True, "ymir-no-merge": False}
-HEURISTICS = ("greedy", "matching")
 
 
 def solve(
@@ -167,11 +167,11 @@ def plan_round(
         evaluator, quotas, reservation, limits, merge=merge, backend=backend, deadline=deadline
     )
     fallback = carried(work, fill_idle=not continued)
-    name = _backend_name(backend, len(snapshot.jobs))
-    if name != "greedy" and _struck(deadline):
+    name = registry.auto_name(len(snapshot.jobs)) if backend == "auto" else backend
+    if name != "greedy" and struck(deadline):
         answer = Outcome(None, None, StoppedBy.WALL_CLOCK)
     else:
-        answer = _search(work, name, gap, fallback, deadline, seed)
+        answer = _search(work, name, gap, fallback, deadline, seed, pool.prices)
     best, stopped = _adopt(work, fallback, answer, gap, continued=continued)
     proof = Proof(
         backend=name,
@@ -204,56 +204,14 @@ def plan_round(
     return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
 
 
-def make_pool(
-    evaluator: Evaluator,
-    quotas: QuotaTable,
-    reservation: Reservation,
-    limits: PoolLimits | None,
-    *,
-    merge: bool,
-    backend: str,
-    deadline: float | None = None,
-) -> tuple[Pool, Round]:
-    """Return the candidate columns: enumerated, then priced again with the duals of their relaxation.
-
-    Past the deadline they are not priced again.
-    """
-
-    def round_of(pool: Pool) -> Round:
-        table = pool.table.take(np.flatnonzero(quotas.allowed(pool.table)))
-        return Round(evaluator, table, quotas, reservation.available, reservation.charged)
-
-    generator = Generator(evaluator, limits, merge=merge)
-    pool = generator.first()
-    for _ in range(generator.passes if backend not in HEURISTICS else 0):
-        if _struck(deadline):
-            break
-        from ymir_opt.candidates.prices import dual_prices
-        from ymir_opt.solvers.lp import relax
-
-        stated = round_of(pool).model()
-        relaxed = relax(stated.model)
-        if relaxed is None:
-            break
-        before = len(pool.table)
-        pool = generator.again(pool, dual_prices(stated, relaxed.row_duals, len(evaluator.instance.types)))
-        if len(pool.table) <= before:
-            break
-    return pool, round_of(pool)
-
-
-def _struck(deadline: float | None) -> bool:
-    """Say whether the wall-clock guard has struck."""
-    return deadline is not None and time.perf_counter() >= deadline
-
-
-def _backend_name(backend: str, jobs: int) -> str:
-    del jobs
-    return "highs" if backend == "auto" else backend
-
-
 def _search(
-    work: Round, name: str, gap: float, fallback: Selection, deadline: float | None, seed: int
+    work: Round,
+    name: str,
+    gap: float,
+    fallback: Selection,
+    deadline: float | None,
+    seed: int,
+    prices: Prices | None,
 ) -> Outcome:
     if name == "matching":
         from ymir_opt.planner.matched import matched
@@ -267,13 +225,14 @@ def _search(
     quanta = int(gap * max(queue_all - fallback.objective, 0))
 
     def run(stated: RoundModel) -> SolveResult:
+        model = stated.model if prices is None else replace(stated.model, guess=row_guess(stated, prices))
         left = None if deadline is None else max(deadline - time.perf_counter(), 0.05)
         bounds = Limits(gap_quanta=quanta, work=DEFAULT_WORK, wall_s=left)
         if left is None:
-            return backend.solve(stated.model, limits=bounds, seed=seed)
+            return backend.solve(model, limits=bounds, seed=seed)
         from ymir_opt.solvers.guarded import solve_guarded
 
-        return solve_guarded(name, stated.model, limits=bounds, seed=seed)
+        return solve_guarded(name, model, limits=bounds, seed=seed)
 
     return search(work, run)
 

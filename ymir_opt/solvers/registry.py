@@ -10,10 +10,11 @@ from ymir_opt.domain.errors import NotFoundError, SolverError
 from ymir_opt.formulation.linear import LinearModel
 from ymir_opt.solvers.base import Backend
 
-__all__ = ["AUTO", "GROUP", "choose", "get", "load", "names", "reference"]
+__all__ = ["AUTO", "DECOMPOSE_FROM", "GROUP", "auto_name", "choose", "get", "load", "names", "reference"]
 
 GROUP = "ymir_opt.solvers"
 AUTO = "auto"
+DECOMPOSE_FROM = 200
 
 
 def names() -> tuple[str, ...]:
@@ -72,19 +73,18 @@ def load(source: str) -> Backend:
 
 
 def choose(model: LinearModel, jobs: int) -> Backend:
-    """Return the backend that ``auto`` stands for.
+    """Return the backend that ``auto`` stands for; see `auto_name`."""
+    del model
+    return get(auto_name(jobs))
 
-    HiGHS solves the whole pool as one model. It is also the only one that loads no heavy
-    package, which matters more than its speed at small sizes.
 
-    Parameters
-    ----------
-    model : LinearModel
-    jobs : int
-        Number of jobs; a decomposition takes over where one model is too large for one solve.
+def auto_name(jobs: int) -> str:
+    """Return the name of the backend that ``auto`` stands for in rounds of so many jobs.
+
+    Below `DECOMPOSE_FROM` HiGHS solves the whole pool as one model; from there on prices come first.
+    Both load no other heavy package, which matters more than their speed at small sizes.
     """
-    del model, jobs
-    return get("highs")
+    return "decompose" if jobs >= DECOMPOSE_FROM else "highs"
 
 
 @cache
