@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command_line import ymir_plan
+from small_documents import change
 
 from ymir_opt.domain.documents import dump_json, parse_plan, parse_snapshot
 
@@ -125,6 +126,23 @@ def test_exact_refuses_another_snapshot_and_a_plan_that_costs_something_else(
     answer = ymir_plan("explain", forged, "sst2", "--exact", small)
     assert answer.code == 2
     assert "here the plan costs" in answer.one_line()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "place"),
+    [
+        ("groups.0.placement", {"no-node": [0]}, "actions[14]: breaks invariant 1"),
+        ("groups.0.jobs", ["no-job"], "groups[0].jobs: breaks invariant 1"),
+        ("groups.0.mode", "joint", "groups[0].jobs: breaks invariant 1"),
+    ],
+)
+def test_exact_refuses_a_plan_that_breaks_an_invariant(
+    path: str, value: Any, place: str, plan_file: Path, small: Path
+) -> None:
+    spoiled = json.dumps(change(json.loads(plan_file.read_text()), path, value))
+    answer = ymir_plan("explain", "-", "sst2", "--exact", small, stdin=spoiled)
+    assert answer.code == 2
+    assert place in answer.one_line()
 
 
 def test_standard_input_is_not_read_twice(plan_file: Path) -> None:

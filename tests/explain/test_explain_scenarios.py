@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 import pytest
-from scenario_kit import NOW, acts, job, node, queue, running, share_rows, snapshot, transfer
+from scenario_kit import FM, NOW, acts, job, node, queue, running, share_rows, snapshot, transfer
 
 from ymir_opt import check, outcome, solve
 from ymir_opt.domain.plan import Alternative, DeltaKind, Plan, Reason
 from ymir_opt.domain.snapshot import (
+    CompletedAdapter,
     Mode,
     NodeState,
     Parallelism,
@@ -19,6 +20,7 @@ from ymir_opt.domain.snapshot import (
     Snapshot,
     TransferMode,
 )
+from ymir_opt.whatif.forced import ExactAlternatives
 
 
 def planned(made: Snapshot, **options: Any) -> Plan:
@@ -285,6 +287,29 @@ UNITS = (
 UNITLESS = (
     r"second \d+(?:\.\d+)?|\(asks for \d+\)|\d+ of (?=\d)|leaves \d+(?:\.\d+)?|\d+ d (?=\d)|\d+ h (?=\d)"
 )
+
+
+def test_a_restart_from_an_adapter_on_the_same_gpus_is_not_the_run_going_on() -> None:
+    adapter = CompletedAdapter(
+        id="done", foundation_model=FM, task="old", tenant="t", sharing=Sharing.ALL, memory_gib=0.1
+    )
+    gain = transfer(TransferMode.WARM_START, "old", "new", 0.3, low=0.25, high=0.35, p_benefit=1.0)
+    on = job("on", 1, hours=10.0, task="new", sharing=Sharing.ALL)
+    made = snapshot(
+        [node("a0", 2)],
+        [running(on, {"a0": (0,)}, 60.0), job("small", 1, hours=0.1)],
+        adapters=(adapter,),
+        profiles={"transfer": (gain,)},
+    )
+    plan = planned(made)
+    group = next(g for g in plan.groups if "on" in g.jobs)
+    assert group.placement == {"a0": (0,)}
+    assert group.starts_from["on"].adapter == "done"
+    exact = ExactAlternatives(made, plan)
+    told = plan.solver.objective
+    assert told is not None
+    quantum = exact.round.work.table.quantum
+    assert exact.round.selection.objective * quantum == pytest.approx(told, abs=quantum)
 
 
 def without_unit(text: str, ids: set[str]) -> list[str]:

@@ -26,6 +26,7 @@ from ymir_opt.planner.pipeline import OWN_POLICIES, make_pool
 from ymir_opt.planner.profiling import Reservation, reserve
 from ymir_opt.planner.search import Round
 from ymir_opt.planner.selection import Selection, settle
+from ymir_opt.verify import check
 
 __all__ = ["Rebuilt", "rebuild"]
 
@@ -74,8 +75,8 @@ def rebuild(snapshot: Snapshot, plan: Plan, predictor: Predictor | None = None) 
     Raises
     ------
     InputError
-        The plan is for another snapshot, has no objective (a baseline's), or costs something else here:
-        it was made with other estimates or by another version.
+        The plan is for another snapshot, breaks an invariant, has no objective (a baseline's), or costs
+        something else here: it was made with other estimates or by another version.
     """
     require_same_snapshot(snapshot, plan)
     if plan.planner.policy not in OWN_POLICIES:
@@ -84,6 +85,7 @@ def rebuild(snapshot: Snapshot, plan: Plan, predictor: Predictor | None = None) 
             f"{short(plan.planner.policy)} has no objective that could be solved again",
             f"solve with --policy {' or '.join(OWN_POLICIES)}",
         )
+    _require_sound(snapshot, plan, predictor)
     merge = OWN_POLICIES[plan.planner.policy]
     stated = plan.planner.estimates
     estimates = Estimates(snapshot, predictor, measured_only=stated is not None and stated.name == "measured")
@@ -106,6 +108,15 @@ def rebuild(snapshot: Snapshot, plan: Plan, predictor: Predictor | None = None) 
         )
     bound = None if plan.solver.bound is None else round(plan.solver.bound / table.quantum)
     return Rebuilt(plan, work, selection, reservation, bound, merge)
+
+
+def _require_sound(snapshot: Snapshot, plan: Plan, predictor: Predictor | None) -> None:
+    """Refuse a plan that breaks an invariant; what it costs is compared later."""
+    for fault in check(snapshot, plan, predictor=predictor):
+        if fault.invariant != 7:
+            raise InputError(
+                fault.place, f"breaks invariant {fault.invariant}: {fault.message}", "solve again"
+            )
 
 
 def _parameters(plan: Plan) -> Parameters:
@@ -173,7 +184,12 @@ def _kept(work: Round, group: Group) -> int | None:
     for c in np.flatnonzero(table.keep >= 0).tolist():
         running = instance.running[table.keep[c]]
         names = tuple(instance.jobs[j].id for j in running.members)
+        before = dict(running.source.starts_from) if running.source is not None else {}
         same = running.mode is group.mode and len(running.gpus) == len(held)
+        # the same jobs on the same GPUs from an adapter are a new start
+        same = same and dict(group.starts_from) in ({}, before)
+        if group.mode is Mode.SEQUENCE:
+            same = same and names == group.jobs
         if same and set(names) == set(group.jobs) and (running.gpus == held).all():
             return int(c)
     return None
