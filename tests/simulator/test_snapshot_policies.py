@@ -166,3 +166,47 @@ def test_estimates_with_known_errors_come_with_intervals():
     for row in one.profiles.transfer:
         assert np.log(row.high / row.low) == pytest.approx(2 * 1.28155 * 0.2, rel=1e-4)
         assert row.provenance.value == "predicted"
+
+
+def test_a_slot_that_is_used_again_does_not_inherit_what_its_group_knew():
+    """`x` starts from an adapter and leaves a group of three; its slot goes to a job outside the group."""
+    from ymir_opt.policies.view import Decision, GroupDecision
+    from ymir_opt.simulator.workload import TransferTruth
+
+    ratio = np.array([[np.nan, 0.5], [0.5, np.nan]])
+    truth = TransferTruth(("m", "m"), ("x", "y"), (8, 8), ratio, ratio, ratio, np.ones((2, 2)))
+    jobs = [
+        elastic("first", 0.0, 50.0, task="y", kind=1),
+        elastic("x", 10.0, 100.0, task="x", kind=0),
+        elastic("z", 10.0, 4000.0, task="y", kind=1),
+        elastic("w", 10.0, 4000.0, task="y", kind=1),
+        *(elastic(f"late{i}", 500.0 + i, 50.0, task="y", kind=1) for i in range(70)),
+    ]
+    seen = []
+
+    def decide(view):
+        ids = view.ids()
+        seen.extend(row for group in view.groups for row in group.starts_from if row not in group.rows)
+        gpus = np.minimum(view.gpus, 1)
+        groups = ()
+        rows = tuple(ids.index(name) for name in ("x", "z", "w") if name in ids)
+        if 1 in view.adapters and len(rows) > 1:
+            sources = {ids.index("x"): 1} if "x" in ids else {}
+            groups = (GroupDecision("gpu_share", rows, 1, starts_from=sources),)
+            gpus[list(rows)] = 0
+            free = view.total_gpus - int(gpus.sum()) - 1
+            others = [row for row in np.flatnonzero(gpus == 0) if row not in rows]
+            gpus[others[: max(0, free)]] = 1
+        elif "first" in ids:
+            gpus[ids.index("first")] = 1
+        else:
+            free = view.total_gpus - int(gpus.sum())
+            for row in np.flatnonzero(gpus == 0)[: max(0, free)]:
+                gpus[row] = 1
+        return Decision(gpus, groups=groups)
+
+    from sim_kit import Scripted
+
+    result = simulate(linear_workload(jobs, truth), parse_cluster("1x4:V100"), Scripted(decide))
+    assert result.unfinished == ()
+    assert not seen

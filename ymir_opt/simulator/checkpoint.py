@@ -177,6 +177,7 @@ def _run_of(entry: dict[str, Any]) -> Run:
     return Run(
         **{
             **entry,
+            "serials": tuple(entry["serials"]),
             "taken": tuple(tuple(pair) for pair in entry["taken"]),
             "before": {slot: tuple(amounts) for slot, amounts in entry["before"]},
             "ratio": {slot: tuple(pair) for slot, pair in entry["ratio"]},

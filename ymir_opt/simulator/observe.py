@@ -43,7 +43,7 @@ def view_of(world: World, now: float, *, places: bool) -> SnapshotView:
             run.taken,
             run.started_s,
             run.probe,
-            dict(sorted((rows[slot], kind) for slot, kind in run.sources.items() if slot in rows)),
+            dict(sorted((rows[slot], kind) for slot, kind in run.sources.items() if slot in run.slots)),
         )
         for run in world.shared.values()
     )

@@ -75,6 +75,8 @@ class Run:
         Unfinished members, in order; of a sequence only the first holds the GPUs.
     began_as : str
         Mode at the start; a group with one member left is ``solo``.
+    serials : tuple of int
+        Serial numbers of the members at the start.
     merged : bool
         Began with more than one member, none of whom has finished.
     before : dict
@@ -98,6 +100,7 @@ class Run:
     started_s: float
     ready_s: float
     began_as: str = ""
+    serials: tuple[int, ...] = ()
     merged: bool = False
     probe_evaluations: int = 0
     before: dict[int, tuple[float, float, float]] = field(default_factory=dict)

@@ -109,6 +109,7 @@ class World:
         run = Run(self.next_run, mode, list(slots), gpus, gpu_type, taken, now, now + switch, segment_s=now)
         run.sources, run.limits = dict(sources or {}), dict(limits or {})
         run.began_as, run.merged = mode, len(slots) > 1
+        run.serials = tuple(int(store.columns.data["serial"][slot]) for slot in slots)
         self.next_run += 1
         self.runs[run.id] = run
         if mode != "solo":
@@ -233,6 +234,7 @@ class World:
         for slot in run.slots[1:]:
             self.store.columns.data["group"][slot] = -1
             self.run_of.pop(slot, None)
+            run.sources.pop(slot, None)
         del run.slots[1:]
         self._alone(run)
 
@@ -279,6 +281,9 @@ class World:
             self.stats["merges_kept"] += 1
         run.slots.remove(slot)
         run.probing.discard(slot)
+        # the slot will be another job's
+        for kept in (run.sources, run.limits, run.ratio):
+            kept.pop(slot, None)
         self._pass_probe(run)
         self._record(slot, now)
         if not run.slots:
@@ -355,13 +360,11 @@ class World:
         if needs <= run.limits.get(slot, 0.0) * (1 + 1e-9) or needs < alone:
             self._pass_probe(run)
             return
-        serials = self.store.columns.data["serial"]
-        members = {*run.before, *run.slots}
-        self.rejected.add((run.began_as, frozenset(int(serials[s]) for s in members)))
-        mode_before = run.before[slot]
+        self.rejected.add((run.began_as, frozenset(run.serials)))
+        earlier = run.before[slot]
         run.ratio.pop(slot, None)
         self.stop(run, now, "split")
-        self.store.reset_amounts(slot, mode_before)
+        self.store.reset_amounts(slot, earlier)
         self.stats["merges_rolled_back"] += 1
 
     def node_down(self, node: int, now: float) -> None:
