@@ -9,6 +9,7 @@ the partners near its own rank, by run time and by worth.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
@@ -87,6 +88,12 @@ class PairFinder:
 
     def _possible(self, mode: Mode) -> BoolArray:
         """Return bool[class, class]: some row (or the predictor) may answer for such a pair."""
+        known = self.rules.possible.get(mode)
+        if known is None:
+            known = self.rules.possible[mode] = self._ask(mode)
+        return known
+
+    def _ask(self, mode: Mode) -> BoolArray:
         evaluator = self.evaluator
         estimates = evaluator.estimates
         if mode in (Mode.GPU_SHARE, Mode.COLOCATE):
@@ -141,31 +148,32 @@ class PairFinder:
         self, mode: Mode, classes: list[IntArray], links: list[tuple[int, int]], score: Score
     ) -> list[IntArray]:
         length = self._run_time()
-        by_length = [c[np.argsort(length[c], kind="stable")] for c in classes]
-        by_worth = [c[np.argsort(self.worth[c], kind="stable")] for c in classes]
+        by_length = _Ranked.of([c[np.argsort(length[c], kind="stable")] for c in classes])
+        by_worth = _Ranked.of([c[np.argsort(self.worth[c], kind="stable")] for c in classes])
+        chosen = np.array(self._promising(mode, by_length, links, score), dtype=np.int64).reshape(-1, 2)
+        apart = chosen[chosen[:, 0] != chosen[:, 1], ::-1]
         found = []
-        for a, b in self._promising(mode, by_length, links, score):
-            for ranked in (by_length, by_worth):
-                found.append(_near(ranked[a], ranked[b], self.limits.partner_ranks))
-                if a != b:
-                    found.append(_near(ranked[b], ranked[a], self.limits.partner_ranks)[:, ::-1])
+        for ranked in (by_length, by_worth):
+            found.append(ranked.near(chosen, self.limits.partner_ranks))
+            found.append(ranked.near(apart, self.limits.partner_ranks)[:, ::-1])
         return found
 
     def _promising(
-        self, mode: Mode, ranked: list[IntArray], links: list[tuple[int, int]], score: Score
+        self, mode: Mode, ranked: _Ranked, links: list[tuple[int, int]], score: Score
     ) -> list[tuple[int, int]]:
         """Return the links that are among the best of one of their classes, by a scored sample."""
-        samples, owner = [], []
-        for i, (a, b) in enumerate(links):
-            at = (np.arange(SAMPLE) + 0.5) / SAMPLE
-            one = ranked[a][(at * len(ranked[a])).astype(np.int64)]
-            two = ranked[b][np.minimum((at * len(ranked[b])).astype(np.int64) + (a == b), len(ranked[b]) - 1)]
-            apart = one != two
-            samples.append(np.column_stack([one[apart], two[apart]]))
-            owner.append(np.full(int(apart.sum()), i))
-        value = score(mode, np.concatenate(samples))
+        pairs = np.array(links, dtype=np.int64).reshape(-1, 2)
+        at = (np.arange(SAMPLE) + 0.5) / SAMPLE
+        size = ranked.size[pairs][:, :, None]
+        place = (at * size).astype(np.int64)
+        place[:, 1] += (pairs[:, 0] == pairs[:, 1])[:, None]
+        place = np.minimum(place, size - 1)
+        sample = ranked.jobs[ranked.start[pairs][:, :, None] + place]
+        one, two = sample[:, 0].ravel(), sample[:, 1].ravel()
+        apart = one != two
+        value = score(mode, np.column_stack([one[apart], two[apart]]))
         promise = np.full(len(links), -np.inf)
-        np.maximum.at(promise, np.concatenate(owner), value)
+        np.maximum.at(promise, np.repeat(np.arange(len(links)), SAMPLE)[apart], value)
         best: dict[int, list[int]] = {}
         order = np.argsort(-promise, kind="stable")
         chosen = []
@@ -190,15 +198,34 @@ def _product(one: IntArray, two: IntArray, *, same: bool) -> IntArray:
     return pairs[pairs[:, 0] != pairs[:, 1]] if same else pairs
 
 
-def _near(one: IntArray, two: IntArray, reach: int) -> IntArray:
-    """Return each member of ``one`` with those of ``two`` at a similar relative rank."""
-    at = ((np.arange(len(one)) + 0.5) / len(one) * len(two)).astype(np.int64)
-    columns = []
-    for offset in range(-reach, reach + 1):
-        place = at + offset
-        inside = (place >= 0) & (place < len(two))
-        columns.append(np.column_stack([one[inside], two[place[inside]]]))
-    return np.concatenate(columns)
+@dataclass(frozen=True)
+class _Ranked:
+    """Classes of jobs, each in an order; ``start`` and ``size`` say where each lies in ``jobs``."""
+
+    jobs: IntArray
+    start: IntArray
+    size: IntArray
+
+    @classmethod
+    def of(cls, classes: list[IntArray]) -> _Ranked:
+        size = np.array([len(c) for c in classes], dtype=np.int64)
+        return cls(np.concatenate(classes), np.cumsum(size) - size, size)
+
+    def near(self, links: IntArray, reach: int) -> IntArray:
+        """Return the pairs of similar relative rank, int64[P, 2], for links int64[L, 2] of two classes."""
+        one, two = links[:, 0], links[:, 1]
+        count = self.size[one]
+        link = np.repeat(np.arange(len(links)), count)
+        rank = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        member = self.jobs[self.start[one][link] + rank]
+        other, start = self.size[two][link], self.start[two][link]
+        at = ((rank + 0.5) / count[link] * other).astype(np.int64)
+        parts = [np.zeros((0, 2), dtype=np.int64)]
+        for offset in range(-reach, reach + 1):
+            place = at + offset
+            inside = (place >= 0) & (place < other)
+            parts.append(np.column_stack([member[inside], self.jobs[(start + place)[inside]]]))
+        return np.concatenate(parts)
 
 
 def _unique(pairs: IntArray, count: int) -> IntArray:

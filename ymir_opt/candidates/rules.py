@@ -19,7 +19,13 @@ LEVELS = {level: i for i, level in enumerate(Sharing)}
 
 
 class Rules:
-    """Vectorised tests on sets of jobs, int64[M, K] padded with -1."""
+    """Vectorised tests on sets of jobs, int64[M, K] padded with -1.
+
+    Attributes
+    ----------
+    possible : dict of mode to bool[class, class]
+        What `PairFinder` has learnt of pairs of classes, for all passes.
+    """
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
@@ -37,6 +43,7 @@ class Rules:
         )
         specs: dict[object, int] = {None: -1}
         self.workers = np.array([specs.setdefault(j.workers, len(specs)) for j in jobs], dtype=np.int64)
+        self.possible: dict[Mode, BoolArray] = {}
         self.joint_now = np.full(len(jobs), -1, dtype=np.int64)
         for row, group in enumerate(instance.running):
             if group.mode is Mode.JOINT:

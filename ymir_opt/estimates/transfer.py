@@ -40,6 +40,8 @@ class TransferTable:
                 others = (row.source,) if isinstance(row.source, str) else row.source
                 self._better(self._joint, (row.foundation_model, tuple(sorted(others)), row.target), row)
         self._cache: dict[tuple[str, tuple[str, ...], str], WorkRatio | None] = {}
+        self._warm_cache: dict[tuple[str, str, str], WorkRatio | None] = {}
+        self._logs: dict[tuple[str, str, str], tuple[float, float] | None] = {}
 
     @staticmethod
     def _better(table: dict[Any, TransferRow], key: Any, row: TransferRow) -> None:
@@ -56,12 +58,15 @@ class TransferTable:
 
     def warm_start(self, foundation_model: str, source: str, target: str) -> WorkRatio | None:
         """Return the ratio of ``target``'s work when it starts from ``source`` (task or adapter)."""
-        row = self._warm.get((foundation_model, source, target))
-        if row is not None:
-            return _of_row(row)
-        if self._predictor is not None:
-            return self._predictor.warm_start(foundation_model, source, target)
-        return None
+        key = (foundation_model, source, target)
+        if key not in self._warm_cache:
+            row, found = self._warm.get(key), None
+            if row is not None:
+                found = _of_row(row)
+            elif self._predictor is not None:
+                found = self._predictor.warm_start(*key)
+            self._warm_cache[key] = found
+        return self._warm_cache[key]
 
     def joint(self, foundation_model: str, others: Sequence[str], target: str) -> WorkRatio | None:
         """Return the ratio of ``target``'s work when it is trained together with ``others``.
@@ -82,14 +87,26 @@ class TransferTable:
             return self._predictor.joint(fm, others, target) if self._predictor is not None else None
         if not self._pair_rule:
             return None
-        pairs = [self.joint(fm, (other,), target) for other in others]
-        if any(pair is None for pair in pairs):
-            return self._predictor.joint(fm, others, target) if self._predictor is not None else None
-        known = [pair for pair in pairs if pair is not None]
-        log_ratio = sum(math.log(pair.ratio) for pair in known) / len(known)
-        spread = [(math.log(pair.high) - math.log(pair.low)) / 2 for pair in known]
+        known = []
+        for other in others:
+            logs = self._pair(fm, other, target)
+            if logs is None:
+                return self._predictor.joint(fm, others, target) if self._predictor is not None else None
+            known.append(logs)
+        log_ratio = sum(log for log, _ in known) / len(known)
+        spread = [half for _, half in known]
         # fitted models know the rule's error in work ratios; the constant is that of published losses
         error = getattr(self._predictor, "rule_spread", None) or JOINT_RULE_LOG_SD
         half = math.sqrt(sum(s * s for s in spread) / len(spread) + (Z80 * error) ** 2)
         ratio, low, high = math.exp(log_ratio), math.exp(log_ratio - half), math.exp(log_ratio + half)
         return WorkRatio(ratio, low, high, benefit_probability(ratio, low, high), True)
+
+    def _pair(self, fm: str, other: str, target: str) -> tuple[float, float] | None:
+        """Return log(ratio) and half the log-width of the interval of a pair, remembered."""
+        key = (fm, other, target)
+        if key not in self._logs:
+            pair, logs = self.joint(fm, (other,), target), None
+            if pair is not None:
+                logs = (math.log(pair.ratio), (math.log(pair.high) - math.log(pair.low)) / 2)
+            self._logs[key] = logs
+        return self._logs[key]

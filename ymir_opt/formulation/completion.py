@@ -27,7 +27,9 @@ BoolArray = NDArray[np.bool_]
 RateFunction = Callable[[BoolArray, FloatArray | None], FloatArray]
 
 
-def run_times(work: FloatArray, present: BoolArray, rates: RateFunction) -> FloatArray:
+def run_times(
+    work: FloatArray, present: BoolArray, rates: RateFunction, first: FloatArray | None = None
+) -> FloatArray:
     """Return seconds until each member finishes, float64[M, K]; NaN pads, inf never.
 
     Parameters
@@ -38,6 +40,8 @@ def run_times(work: FloatArray, present: BoolArray, rates: RateFunction) -> Floa
     rates : callable
         ``rates(active, previous)`` gives samples/s, float64[M, K], of the active members;
         ``previous`` are the rates before someone left (None at the start).
+    first : float64[M, K], optional
+        ``rates(present, None)`` where it is known already.
     """
     left = work.copy()
     active = present.copy()
@@ -47,7 +51,7 @@ def run_times(work: FloatArray, present: BoolArray, rates: RateFunction) -> Floa
     for _ in range(work.shape[1]):
         if not active.any():
             break
-        current = rates(active, current)
+        current = first if current is None and first is not None else rates(active, current)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             eta = np.where(active, left / current, np.inf)
         eta = np.where(active & (left <= 0), 0.0, eta)

@@ -114,9 +114,7 @@ class Evaluator:
         rates = self.speeds.rate_function(mode, members, types, gpus)
         first = rates(present, None)
         known = work.known & np.all(~present | np.isfinite(first), axis=1)
-        run = terms.expected(
-            run_times(work.point, present, rates), run_times(work.planning_high, present, rates), p
-        )
+        run = self._expected_run(mode, members, types, gpus, work, rates, first)
         probe = np.where(work.transferred & present, terms.probe_cost_s(run, cold, p), 0.0)
         if not p.probes:
             probe = np.zeros_like(probe)
@@ -133,6 +131,29 @@ class Evaluator:
             valid &= np.all(~present | np.isfinite(alone), axis=1)
             valid &= terms.admitted(jobs.weight[safe], finish, alone, begin, present)
         return self._priced(members, finish, first, memory, probe, work, valid, known, predicted)
+
+    def _expected_run(
+        self,
+        mode: Mode,
+        members: IntArray,
+        types: IntArray,
+        gpus: IntArray,
+        work: Work,
+        rates: RateFunction,
+        first: FloatArray,
+    ) -> FloatArray:
+        """Return the expected seconds of running, [M, K]; pessimistic work counts only where it differs."""
+        present = members >= 0
+        point = run_times(work.point, present, rates, first)
+        rows = np.flatnonzero((work.planning_high != work.point).any(axis=1))
+        high = point
+        if len(rows) == len(members):
+            high = run_times(work.planning_high, present, rates, first)
+        elif len(rows):
+            some = self.speeds.rate_function(mode, members[rows], types[rows], gpus[rows])
+            high = point.copy()
+            high[rows] = run_times(work.planning_high[rows], present[rows], some, first[rows])
+        return terms.expected(point, high, self.parameters)
 
     def evaluate_placed(
         self, mode: Mode, members: IntArray, types: IntArray, gpus: IntArray, start: IntArray, held: BoolArray

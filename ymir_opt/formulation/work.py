@@ -98,6 +98,7 @@ class WorkModel:
         self.tasks = tuple(rows)
         self.adapters = instance.snapshot.adapters
         self._joint_rows: dict[tuple[int, ...], FloatArray] = {}
+        self._warm_rows: dict[tuple[int, int], tuple[float, ...]] = {}
 
     @cached_property
     def _starts(self) -> dict[str, FloatArray]:
@@ -207,25 +208,37 @@ class WorkModel:
         for k in range(1, members.shape[1]):
             pairs, inverse = unique_rows(tasks[:, k - 1 : k + 1])
             values = np.full((5, len(pairs)), np.nan)
-            for i, (source, target) in enumerate(pairs):
-                if source < 0 or target < 0 or self.tasks[source][0] != self.tasks[target][0]:
-                    continue
+            for i, pair in enumerate(pairs.tolist()):
+                values[:, i] = self._warm_row(*pair)
+            out[:, :, k] = values[:, inverse]
+        return out
+
+    def _warm_row(self, source: int, target: int) -> tuple[float, ...]:
+        """Return ratio, low, high, p, predicted of a task from another one, remembered."""
+        known = self._warm_rows.get((source, target))
+        if known is None:
+            known = (np.nan,) * 5
+            if source >= 0 and target >= 0 and self.tasks[source][0] == self.tasks[target][0]:
                 fm, name = self.tasks[target]
                 found = self.jobs.estimates.transfer.warm_start(fm, self.tasks[source][1], name)
                 if found is not None:
-                    values[:, i] = (found.ratio, found.low, found.high, found.p_benefit, found.predicted)
-            out[:, :, k] = values[:, inverse]
-        return out
+                    known = (found.ratio, found.low, found.high, found.p_benefit, float(found.predicted))
+            self._warm_rows[source, target] = known
+        return known
 
     def _joint(self, members: IntArray) -> FloatArray:
         """Return [5, M, K] ratio, low, high, p, predicted of each member with all the others."""
         present = members >= 0
         tasks = np.where(present, self.task[np.where(present, members, 0)], -1)
-        groups, inverse = unique_rows(tasks)
-        out = np.full((5, *groups.shape), np.nan)
+        # whatever the order of the members, a set of tasks is looked up once
+        order = np.argsort(tasks, axis=1, kind="stable")
+        groups, inverse = unique_rows(np.take_along_axis(tasks, order, axis=1))
+        found = np.full((5, *groups.shape), np.nan)
         for i, row in enumerate(groups.tolist()):
-            out[:, i, :] = self._joint_row(tuple(row))
-        return out[:, inverse, :]
+            found[:, i, :] = self._joint_row(tuple(row))
+        out = np.empty((5, *members.shape))
+        np.put_along_axis(out, np.broadcast_to(order, out.shape), found[:, inverse, :], axis=2)
+        return out
 
     def _joint_row(self, row: tuple[int, ...]) -> FloatArray:
         """Return [5, K] of one tuple of tasks (-1 pads), remembered."""
