@@ -18,7 +18,7 @@ export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
-.PHONY: demo venv test test-core lint format bench clean-build help
+.PHONY: demo venv test test-core fuzz lint format bench clean-build help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,12 @@ test: lint ## everything: style, types, the whole test suite
 
 test-core: lint ## for work in progress: no slow tests, no service
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not service and not browser"
+
+ROUNDS ?= 3
+fuzz: $(FULL) ## property tests, ROUNDS times over with new random cases
+	for round in $$(seq $(ROUNDS)); do \
+	  $(BIN)/python -m pytest -n 2 --dist worksteal -p no:cacheprovider --hypothesis-seed=$$RANDOM \
+	    $$(grep -rl "import.*hypothesis\|from hypothesis" --include="test_*.py" tests) || exit 1; done
 
 lint: $(FULL) ## ruff (rules and format) and mypy --strict
 	$(BIN)/ruff check .
