@@ -22,7 +22,7 @@ SNAPSHOT = jsonschema.Draft202012Validator(schema("snapshot"))
 PLAN = jsonschema.Draft202012Validator(schema("plan"))
 
 
-@pytest.mark.parametrize("name", ["snapshot", "plan", "job"])
+@pytest.mark.parametrize("name", ["snapshot", "plan", "job", "request"])
 def test_the_schemas_are_schemas(name: str) -> None:
     made = schema(name)
     assert made["$schema"] == "https://json-schema.org/draft/2020-12/schema"

@@ -18,6 +18,7 @@ from ymir_opt.domain.base import FrozenDict, Model, first_error, nearest, short
 from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.domain.memo import LastOne
 from ymir_opt.domain.plan import Plan
+from ymir_opt.domain.request import JobRequest
 from ymir_opt.domain.snapshot import Job, Profiles, Snapshot
 from ymir_opt.domain.validate import validate
 
@@ -35,7 +36,12 @@ __all__ = [
 ]
 
 MAX_BYTES = 1 << 30
-SCHEMAS: Mapping[str, type[Model]] = {"snapshot": Snapshot, "plan": Plan, "job": Job}
+SCHEMAS: Mapping[str, type[Model]] = {
+    "snapshot": Snapshot,
+    "plan": Plan,
+    "job": Job,
+    "request": JobRequest,
+}
 
 M = TypeVar("M", bound=Model)
 
@@ -190,7 +196,7 @@ class _SchemaGenerator(GenerateJsonSchema):
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema of ``snapshot``, ``plan`` or ``job``.
+    """Return the JSON Schema of ``snapshot``, ``plan``, ``job`` or ``request``.
 
     Raises
     ------

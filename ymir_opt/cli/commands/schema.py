@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def schema(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="snapshot, plan or job.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="snapshot, plan, job or request.")],
 ) -> None:
     """Print the JSON Schema of a document."""
     from ymir_opt.domain.documents import schema as schema_of
