@@ -13,6 +13,7 @@ from ymir_opt.simulator.results import JobRecord, Segment, SimulationResult
 ORIGIN = 1.5e9
 NASTY_TRACE = "</script><img src=x onerror=alert(1)>/data/FM-1&/workload-0.csv"
 NASTY_JOB = "job</script><b>&'\"`"
+NASTY_REASON = f"b: starts on 3 V100 in joint with {NASTY_JOB} (Chosen)\n{NASTY_JOB}: goes along <script>"
 
 
 def record(name: str, submitted: float, started: float, done: float, **fields: Any) -> JobRecord:
@@ -33,10 +34,10 @@ def record(name: str, submitted: float, started: float, done: float, **fields: A
 
 
 def segment(
-    group: int, mode: str, jobs: tuple[str, ...], nodes: dict[str, int], *times: float, by: str
+    group: int, mode: str, jobs: tuple[str, ...], nodes: dict[str, int], *times: float, by: str, **whys: str
 ) -> Segment:
     start, ready, end = (ORIGIN + time for time in times)
-    return Segment(group, mode, jobs, tuple(nodes.items()), start, ready, end, by)
+    return Segment(group, mode, jobs, tuple(nodes.items()), start, ready, end, by, **whys)
 
 
 def result(trace: str, policy: str, seed: int, late: float = 0.0) -> SimulationResult:
@@ -49,8 +50,18 @@ def result(trace: str, policy: str, seed: int, late: float = 0.0) -> SimulationR
     ]
     segments = [
         segment(1, "solo", ("a",), {"n2": 0b11}, 0.0, 30.0, 600.0, by="finished"),
-        segment(2, "joint", ("b", NASTY_JOB), {"n2": 0b1011}, 600.0, 630.0, 1500.0, by="member"),
-        segment(2, "joint", (NASTY_JOB,), {"n2": 0b1011}, 1500.0, 1500.0, 1600.0, by="preempted"),
+        segment(
+            2, "joint", ("b", NASTY_JOB), {"n2": 0b1011}, 600.0, 630.0, 1500.0, by="member", why=NASTY_REASON
+        ),
+        segment(
+            2,
+            "joint",
+            (NASTY_JOB,),
+            {"n2": 0b1011},
+            *(1500.0, 1500.0, 1600.0),
+            by="preempted",
+            ended_why="changes to 4 V100",
+        ),
         segment(3, "solo", (NASTY_JOB,), {"n10": 0b1111}, 1600.0, 1660.0, 2000.0 + late, by="finished"),
         segment(4, "solo", ("d",), {"n2": 0b100}, 1500.0, 1530.0, 1800.0, by="finished"),
     ]

@@ -185,6 +185,8 @@ def test_a_click_on_a_stretch_says_why(opened: Callable[[str], Any]) -> None:
         "value gap was 0.10 %",
         "Took over GPUs of a (finished at that moment).",
         "A member finished",
+        f"The plan's reason: b: starts on 3 V100 in joint with {NASTY_JOB} (Chosen).",
+        f"The plan's reason: {NASTY_JOB}: goes along <script>.",
         f"Job {NASTY_JOB}",
         "5 min of waiting since its submission, first start",
     ):
@@ -193,6 +195,7 @@ def test_a_click_on_a_stretch_says_why(opened: Callable[[str], Any]) -> None:
     for said in (
         "Goes on after a member left",
         "Stopped by the next plan.",
+        "The plan's reason: changes to 4 V100.",
         "Went on at once on 4 GPUs (solo).",
     ):
         assert said in rest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,6 +77,9 @@ class Decision:
         Running rows that are started anew although their count is the same (a migration).
     objective, bound, value_gap : float or None
         What the policy's solver proved, for the record.
+    why : callable or None
+        Row -> the policy's own reason for what it does with the job, one line, plain text. It is asked only
+        about rows whose GPUs change, and only where a record of them is kept.
     """
 
     gpus: IntArray
@@ -91,3 +94,4 @@ class Decision:
     objective: float | None = None
     bound: float | None = None
     value_gap: float | None = None
+    why: Callable[[int], str] | None = None

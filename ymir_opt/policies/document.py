@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -337,7 +338,15 @@ def decision_of(view: SnapshotView, plan: Plan) -> Decision:
         objective=solver.objective,
         bound=solver.bound,
         value_gap=solver.value_gap,
+        why=partial(_why, view, plan),
     )
+
+
+def _why(view: SnapshotView, plan: Plan, row: int) -> str:
+    """Return the plan's own explanation of a job."""
+    name = view.id(row)
+    found = plan.explanations.get(name)
+    return "" if found is None else f"{name}: {found.message} ({found.reason.value})"
 
 
 def _limits(group: Group, row_of: Mapping[str, int]) -> dict[int, float]:

@@ -240,7 +240,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 def _segment(
     segment: Segment, index: Mapping[str, int], number: Mapping[str, int], origin: float
 ) -> list[Any]:
-    """Return [group, mode, jobs, start, ready, end, ended by, pieces of neighbouring GPUs, why]."""
+    """Return [group, mode, jobs, start, ready, end, ended by, pieces of neighbouring GPUs, whys]."""
     pieces = []
     for node, mask in segment.nodes:
         gpu = 0
@@ -262,7 +262,8 @@ def _segment(
         round(segment.end_s - origin, 1),
         segment.ended_by,
         pieces,
-        getattr(segment, "why", ""),
+        segment.why,
+        segment.ended_why,
     ]
 
 

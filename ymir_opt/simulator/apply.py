@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -146,9 +147,11 @@ def apply_decision(
     changed = (target != current) | _type_changes(view, decision)
     changed[list(decision.moved)] = True
     grouped, starting = _groups(world, view, decision)
+    told = decision.why if world.recorder.want_segments else None
     freed: list[int] = []
     for run in _to_stop(world, view, decision, changed, grouped, starting):
-        freed += world.stop(run, now, "preempted")
+        why = "" if told is None else _lines(told, np.flatnonzero(np.isin(slots, run.holders)).tolist())
+        freed += world.stop(run, now, "preempted", why=why)
     rows = np.flatnonzero(target > 0)
     rows = rows[world.store.columns.data["gpus"][slots[rows]] == 0]
     begun: list[Run] = []
@@ -159,9 +162,16 @@ def apply_decision(
             if decision.stop_at_first:
                 break
             continue
-        begun.append(_begin(world, view, start, where, now))
+        members = (start.row,) if start.group is None else start.group.rows
+        why = "" if told is None else _lines(told, members)
+        begun.append(_begin(world, view, start, where, now, why))
     world.count_preempted(freed)
     return bool(freed or begun), begun
+
+
+def _lines(told: Callable[[int], str], rows: Sequence[int]) -> str:
+    """Return the policy's own reasons, a line a row."""
+    return "\n".join(filter(None, map(told, rows)))
 
 
 def _groups(world: World, view: SnapshotView, decision: Decision) -> tuple[set[int], list[GroupDecision]]:
@@ -230,10 +240,12 @@ def _ordered(
     return starts
 
 
-def _begin(world: World, view: SnapshotView, start: _Start, where: tuple[int, Taken], now: float) -> Run:
+def _begin(
+    world: World, view: SnapshotView, start: _Start, where: tuple[int, Taken], now: float, why: str
+) -> Run:
     group = start.group
     if group is None:
-        return world.start("solo", [int(view.slots[start.row])], where[0], where[1], now)
+        return world.start("solo", [int(view.slots[start.row])], where[0], where[1], now, why=why)
     members = [int(view.slots[row]) for row in group.rows]
     sources = {int(view.slots[row]): kind for row, kind in group.starts_from.items()}
     if group.mode == "sequence":
@@ -241,7 +253,7 @@ def _begin(world: World, view: SnapshotView, start: _Start, where: tuple[int, Ta
             sources.setdefault(after, world.store.job(before).kind)
     limits = {int(view.slots[row]): most for row, most in group.probe_limits.items()}
     probe = group.probe_evaluations
-    return world.start(group.mode, members, where[0], where[1], now, probe, sources, limits)
+    return world.start(group.mode, members, where[0], where[1], now, probe, sources, limits, why)
 
 
 def _place(

@@ -72,6 +72,9 @@ class Segment:
         Begin, end of the switch, end.
     ended_by : str
         ``finished``, ``preempted``, ``failed``, ``split`` or ``member`` (a member left, the rest goes on).
+    why, ended_why : str
+        The policy's own reasons, where it gives any: for the start (a line a member; "" where a group goes
+        on after a member left), and for the end where a plan ended it.
     """
 
     group: int
@@ -82,6 +85,8 @@ class Segment:
     ready_s: float
     end_s: float
     ended_by: str
+    why: str = ""
+    ended_why: str = ""
 
 
 @dataclass

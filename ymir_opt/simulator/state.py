@@ -89,6 +89,8 @@ class Run:
         Slots whose probe has not ended.
     limits : dict
         Slot -> most work, samples, with which its probe is passed.
+    why : str
+        The policy's own reasons for the start, a line a member; kept only where segments are recorded.
     """
 
     id: int
@@ -110,6 +112,7 @@ class Run:
     limits: dict[int, float] = field(default_factory=dict)
     probe: str | None = None
     segment_s: float = 0.0
+    why: str = ""
 
     @property
     def holders(self) -> list[int]:

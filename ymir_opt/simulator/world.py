@@ -89,6 +89,7 @@ class World:
         probe_evaluations: int = 0,
         sources: dict[int, int] | None = None,
         limits: dict[int, float] | None = None,
+        why: str = "",
     ) -> Run:
         """Start a group on given GPUs.
 
@@ -100,6 +101,8 @@ class World:
             Slot -> class whose weights a member starts from, its own progress discarded.
         limits : dict or None
             Slot -> most work with which its probe is passed.
+        why : str
+            The policy's reasons, for the record.
         """
         store = self.store
         first = store.job(slots[0])
@@ -107,6 +110,7 @@ class World:
         switch = self.workload.speeds.start_s(first.model, self.cluster.types[gpu_type], warm)
         gpus = sum(mask.bit_count() for _, mask in taken)
         run = Run(self.next_run, mode, list(slots), gpus, gpu_type, taken, now, now + switch, segment_s=now)
+        run.why = why
         run.sources, run.limits = dict(sources or {}), dict(limits or {})
         run.began_as, run.merged = mode, len(slots) > 1
         run.serials = tuple(int(store.columns.data["serial"][slot]) for slot in slots)
@@ -188,7 +192,7 @@ class World:
                     wanted = max(0.0, run.probe_evaluations * job.epoch_samples - done)
                     self.push(float(since + wanted / rate), "probe", slot, version)
 
-    def stop(self, run: Run, now: float, ended_by: str, lose_since: float = 0.0) -> list[int]:
+    def stop(self, run: Run, now: float, ended_by: str, lose_since: float = 0.0, why: str = "") -> list[int]:
         """Take a group off its GPUs; return its members that held them, now pending.
 
         A joint member leaves with its rest divided by ratio(S), so what it learnt is kept.
@@ -197,6 +201,8 @@ class World:
         ----------
         lose_since : float
             Progress since the last whole multiple of this much productive time is lost (a node failure).
+        why : str
+            The policy's reasons, for the record.
         """
         store = self.store
         holders = list(run.holders)
@@ -210,7 +216,7 @@ class World:
             if slot in run.ratio:
                 true, estimated = run.ratio[slot]
                 store.scale_left(slot, 1.0 / true, 1.0 / estimated)
-        self._segment(run, now, ended_by)
+        self._segment(run, now, ended_by, why)
         for slot in run.slots:
             self._detach(slot)
         self.cluster.give(run.taken)
@@ -251,7 +257,7 @@ class World:
                 self.store.columns.data["preemptions"][slot] += 1
                 self.stats["preemptions"] += 1
 
-    def _segment(self, run: Run, now: float, ended_by: str) -> None:
+    def _segment(self, run: Run, now: float, ended_by: str, ended_why: str = "") -> None:
         if self.recorder.want_segments and now > run.segment_s:
             ids, names = self.cluster.ids, self.store.columns.ids
             self.recorder.segments.append(
@@ -264,6 +270,8 @@ class World:
                     run.ready_s,
                     now,
                     ended_by,
+                    run.why if run.segment_s == run.started_s else "",
+                    ended_why,
                 )
             )
         run.segment_s = now

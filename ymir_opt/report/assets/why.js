@@ -1,7 +1,7 @@
 "use strict";
 /* Why a stretch of GPU time began and ended, from what the simulation recorded. */
 const ymirWhy = (() => {
-  const GROUP = 0, MODE = 1, JOBS = 2, START = 3, READY = 4, END = 5, BY = 6, PIECES = 7, WHY = 8;
+  const GROUP = 0, MODE = 1, JOBS = 2, START = 3, READY = 4, END = 5, BY = 6, PIECES = 7, WHY = 8, ENDED_WHY = 9;
   const ID = 0, SUBMITTED = 1, COMPLETED = 3, ALONE = 5;
   const SAME = 0.11;
 
@@ -126,9 +126,11 @@ const ymirWhy = (() => {
     ];
     if (segment[READY] > segment[START]) facts.push(`${span(segment[READY] - segment[START])} of it for the start`);
     const start = [], end = [];
-    if (segment[WHY]) start.push(segment[WHY]);
+    const own = (text) => (text ? text.split("\n").map((line) => `The plan's reason: ${line}.`) : []);
+    start.push(...own(segment[WHY]));
     began(gpus, index, start);
     ended(gpus, index, end);
+    end.push(...own(segment[ENDED_WHY]));
     return {
       title: `Group ${segment[GROUP]}, ${segment[MODE]}`,
       facts,
