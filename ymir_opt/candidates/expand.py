@@ -104,17 +104,26 @@ class Expander:
             out.append(allowed)
         return tuple(out)
 
+    @cached_property
+    def _used(self) -> tuple[tuple[IntArray, BoolArray], ...]:
+        """Return the counts that some job may run alone on, and `_allowed` of these only."""
+        some = [allowed.any(axis=0) for allowed in self._allowed]
+        return tuple(
+            (menu[s], allowed[:, s]) for menu, allowed, s in zip(self.menu, self._allowed, some, strict=True)
+        )
+
     def _rows(self, mode: Mode, sets: IntArray, t: int) -> tuple[IntArray, IntArray]:
         """Return (set row, GPU count) of every allowed combination on type ``t``."""
-        menu = self.menu[t]
         safe = np.where(sets >= 0, sets, sets[:, :1])
         if mode is Mode.JOINT:
             low, high, typed = self._joint_limits(sets, t)
+            menu = self.menu[t][self.menu[t] <= high.max(initial=0)]
             ok = (menu[None, :] >= low[:, None]) & (menu[None, :] <= high[:, None]) & typed[:, None]
         else:
-            ok = self._allowed[t][safe[:, 0]].copy()
+            menu, allowed = self._used[t]
+            ok = allowed[safe[:, 0]]
             for k in range(1, sets.shape[1]):
-                ok &= self._allowed[t][safe[:, k]]
+                ok &= allowed[safe[:, k]]
         row, column = np.nonzero(ok)
         return row.astype(np.int64), menu[column]
 
@@ -130,10 +139,15 @@ class Expander:
         jobs = self.evaluator.jobs
         present = sets >= 0
         safe = np.where(present, sets, sets[:, :1])
-        typed = np.array([jobs.allowed_types[j][t] for j in range(jobs.count)], dtype=np.bool_)
         low = jobs.min[safe].max(axis=1)
         high = np.where(present, jobs.max[safe], 0).sum(axis=1)
-        return low, high, np.all(typed[safe], axis=1)
+        return low, high, np.all(self._typed[safe, t], axis=1)
+
+    @cached_property
+    def _typed(self) -> BoolArray:
+        """Say which types each job allows, bool[J, T]."""
+        jobs, types = self.evaluator.jobs, len(self.evaluator.instance.types)
+        return np.array(jobs.allowed_types, dtype=np.bool_).reshape(jobs.count, types)
 
     # -- starts ---------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ymir_opt.candidates.expand import Expander
 from ymir_opt.candidates.limits import PoolLimits
+from ymir_opt.candidates.memory import ScoreMemory
 from ymir_opt.candidates.prices import Prices, solo_prices
 from ymir_opt.candidates.prune import dominance
 from ymir_opt.candidates.rules import Rules
@@ -82,6 +83,7 @@ class Generator:
         startable = evaluator.jobs.startable & ~evaluator.pinned
         evaluator.jobs.startable = startable if barred is None else startable & ~barred
         self.expander = Expander(evaluator, self.rules, self.limits)
+        self.memory = ScoreMemory(evaluator.jobs.count)
         self.merge = merge and int(evaluator.jobs.startable.sum()) > 1
 
     @property
@@ -105,7 +107,7 @@ class Generator:
         return replace(self._pool([pool.table, *self._shared(prices, 0.0)]), prices=prices)
 
     def _shared(self, prices: Prices, least: float) -> list[ColumnTable]:
-        finder = SetFinder(self.evaluator, self.rules, self.expander, self.limits, prices)
+        finder = SetFinder(self.evaluator, self.rules, self.expander, self.limits, prices, self.memory)
         return [table for mode in SHARED_MODES for table in finder.columns(mode, least=least)]
 
     def _pool(self, tables: list[ColumnTable]) -> Pool:

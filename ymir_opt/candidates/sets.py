@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ymir_opt.candidates.expand import Expander
 from ymir_opt.candidates.limits import PoolLimits
+from ymir_opt.candidates.memory import Scored, ScoreMemory
 from ymir_opt.candidates.partners import PairFinder
 from ymir_opt.candidates.prices import Prices
 from ymir_opt.candidates.rules import Rules
@@ -37,12 +38,14 @@ class SetFinder:
         expander: Expander,
         limits: PoolLimits,
         prices: Prices,
+        memory: ScoreMemory,
     ) -> None:
         self.evaluator = evaluator
         self.rules = rules
         self.expander = expander
         self.limits = limits
         self.prices = prices
+        self.memory = memory
         self.finder = PairFinder(evaluator, rules, limits, prices.job)
 
     def columns(self, mode: Mode, *, least: float = -np.inf) -> list[ColumnTable]:
@@ -133,18 +136,26 @@ class SetFinder:
 
     def score(self, mode: Mode, sets: IntArray) -> FloatArray:
         """Return the best reduced profit of each set over its smallest counts, -inf if inadmissible."""
+        full = len(sets) <= TWO_COUNTS_TO
+        found = self.memory.get(mode, sets, full, lambda some: self._savings(mode, some, full))
+        price = np.repeat(self.prices.gpu, 1 + full)
+        worth = self.prices.job[sets].sum(axis=1)
+        return np.asarray((found.saving - price * found.gpus).max(axis=1, initial=-np.inf) - worth)
+
+    def _savings(self, mode: Mode, sets: IntArray, full: bool) -> Scored:
+        """Return the savings of sets at their smallest count on each type, or their two smallest."""
         evaluator = self.evaluator
-        best = np.full(len(sets), -np.inf)
+        types, tried = len(evaluator.instance.types), 1 + full
+        saving = np.full((len(sets), types * tried), -np.inf)
+        count = np.zeros((len(sets), types * tried), dtype=np.int16)
         queued = evaluator.queued_cost[sets].sum(axis=1)
-        for t in range(len(evaluator.instance.types)):
+        for t in range(types):
             row, gpus = self.expander._rows(mode, sets, t)
+            rank = _rank(row)
+            pick = rank < tried
+            row, gpus, rank = row[pick], gpus[pick], rank[pick]
             if not len(row):
                 continue
-            first = np.r_[True, row[1:] != row[:-1]]
-            pick = first
-            if len(sets) <= TWO_COUNTS_TO:
-                pick = first | (np.r_[False, first[:-1]] & ~first)
-            row, gpus = row[pick], gpus[pick]
             members = sets[row]
             result = evaluator.evaluate(
                 mode,
@@ -154,10 +165,11 @@ class SetFinder:
                 np.full(members.shape, -1, dtype=np.int64),
                 np.zeros(len(row), np.bool_),
             )
-            saving = (queued[row] - result.cost) / evaluator.quantum
-            value = self.prices.reduced(saving, np.full(len(row), t), gpus, members)
-            np.maximum.at(best, row, np.where(result.valid & ~np.isnan(value), value, -np.inf))
-        return best
+            value = (queued[row] - result.cost) / evaluator.quantum
+            at = (row, t * tried + rank)
+            saving[at] = np.where(result.valid & ~np.isnan(value), value, -np.inf)
+            count[at] = np.minimum(gpus, np.iinfo(np.int16).max)
+        return Scored(saving, count)
 
     def _partners(self, mode: Mode, pairs: IntArray, value: FloatArray) -> IntArray:
         """Return the best partners of each job, int64[J, M], -1 pads (successors, in a sequence)."""

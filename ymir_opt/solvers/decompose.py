@@ -2,7 +2,8 @@
 
 1. The relaxation's prices by sifting, strengthened by odd-set inequalities (`strengthen`): once
    these are in, next to nothing separates it from the best whole point.
-2. At these prices a group is worth a place in the plan only if its reduced cost is small, so the
+2. Where next to nothing is left, a dive ends at a whole point within the gap target (`dive`).
+3. If not: at these prices a group is worth a place in the plan only if its reduced cost is small, so the
    round is solved over few columns, and over more of them until the best point is proven within the
    gap target (`filtered`; exact, no step is heuristic).
 """
@@ -26,6 +27,7 @@ from ymir_opt.solvers.base import (
     conclude,
     trivial,
 )
+from ymir_opt.solvers.dive import dive
 from ymir_opt.solvers.filtered import Ladder, solve_reduced
 from ymir_opt.solvers.highs_core import solve_whole
 from ymir_opt.solvers.strengthen import strengthen
@@ -64,7 +66,13 @@ class DecomposeBackend:
         found = strengthen(model, deadline)
         if found is None:
             return conclude(model, incumbent, limits, verdict=Verdict.INFEASIBLE, point=None, bound=None)
-        strong, lp = found
+        strong, lp, master = found
+        if master is not None and limits.gap_quanta:
+            point = dive(master, strong, lp, limits.gap_quanta, deadline)
+            if point is not None and (
+                incumbent is None or model.objective(point) < model.objective(incumbent)
+            ):
+                incumbent = point
         whole = partial(solve_whole, presolve=model.rows <= PRESOLVE_TO)
         first = int(limits.gap_quanta * FIRST_SHARE) if limits.gap_quanta else None
         ladder = Ladder(first, PER_ROW, GROWTH, PATIENCE, resume=False)

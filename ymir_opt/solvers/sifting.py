@@ -143,15 +143,29 @@ class Master:
 
     def add_cuts(self, cuts: list[Cut]) -> None:
         """Add inequalities as rows."""
-        place = np.full(self.model.variables, -1, np.int64)
-        order = np.concatenate(self.entered)
-        place[order] = np.arange(len(order))
+        place = self._places()
         for cut in cuts:
             at = place[cut.columns]
             inside = at >= 0
             index, value = at[inside].astype(np.int32), cut.values[inside].astype(np.float64)
             self.solver.addRow(-self.infinity, float(cut.upper), len(index), index, value)
         self.cuts.extend(cuts)
+
+    def bound(self, columns: IntArray, lower: IntArray, upper: IntArray) -> None:
+        """Change the bounds of columns that have entered."""
+        at = self._places()[columns].astype(np.int32)
+        low, high = float_bounds(lower, self.infinity), float_bounds(upper, self.infinity)
+        self.solver.changeColsBounds(len(at), at, low, high)
+
+    def value_below(self, target: float, left: float | None = None) -> FloatArray | None:
+        """Solve the master as it is; return its point, None where its scaled optimum exceeds the target."""
+        import highspy
+
+        if self._run(left) != highspy.HighsModelStatus.kOptimal:
+            return None
+        if self.solver.getInfo().objective_function_value > target:
+            return None
+        return self._point()
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -162,6 +176,13 @@ class Master:
         guess: FloatArray = self._guess() if model.guess is None else model.guess * self.scale
         promising = self._promising(np.flatnonzero(~needed), self.price(guess))
         return np.union1d(np.flatnonzero(needed), promising)
+
+    def _places(self) -> IntArray:
+        """Return the place of each column in the solver, int64[n], -1 of those that have not entered."""
+        place = np.full(self.model.variables, -1, np.int64)
+        order = np.concatenate(self.entered)
+        place[order] = np.arange(len(order))
+        return place
 
     def _guess(self) -> FloatArray:
         """Return first prices: what the cheapest column with this row alone asks for it."""

@@ -13,8 +13,10 @@ __all__ = ["strengthen"]
 ROUNDS = 12
 
 
-def strengthen(model: LinearModel, deadline: float | None = None) -> tuple[LinearModel, LpResult] | None:
-    """Return the model with what its relaxation violates added as rows, and that one's relaxation.
+def strengthen(
+    model: LinearModel, deadline: float | None = None
+) -> tuple[LinearModel, LpResult, Master | None] | None:
+    """Return the model with what its relaxation violates added as rows, that one's relaxation and its master.
 
     Every whole point of the model satisfies the rows, so that bounds hold for both. None where the
     relaxation is infeasible.
@@ -29,7 +31,7 @@ def strengthen(model: LinearModel, deadline: float | None = None) -> tuple[Linea
     found = master.solve(deadline)
     if found is None:
         whole = relax(model, deadline=deadline)
-        return None if whole is None else (model, whole)
+        return None if whole is None else (model, whole, None)
     separator = Separator(model, master.columns, packing_rows(model))
     rows = 0
     for _ in range(ROUNDS if found.optimal else 0):
@@ -42,4 +44,5 @@ def strengthen(model: LinearModel, deadline: float | None = None) -> tuple[Linea
             break
         found, rows = better, len(master.cuts)
     strong = extended(model, master.cuts[:rows])
-    return strong, proven(strong, found)
+    # an interrupted master has other rows than the model
+    return strong, proven(strong, found), master if rows == len(master.cuts) else None
