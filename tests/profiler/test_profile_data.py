@@ -11,11 +11,11 @@ import pytest
 from profiler_kit import tiny_recipe, write_task
 from ymir_profiler.data import packages
 from ymir_profiler.data.corpora import read_corpus
-from ymir_profiler.data.files import read_file
 from ymir_profiler.data.tasks import batches, load_task
 from ymir_profiler.recipe import TaskRecipe, read_recipe
 
 from ymir_opt.domain.errors import InputError, NotFoundError
+from ymir_opt.runtime.files import read_file
 
 ROWS = [("a b", "x"), ("c, d", "y"), ("é\nf", "x")]
 

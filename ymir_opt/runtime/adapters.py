@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
 
+from ymir_opt.domain.base import nearest
 from ymir_opt.domain.errors import InputError
 from ymir_opt.runtime.randomness import derive_seed
+from ymir_opt.runtime.schedules import SCHEDULES, rate_factor
 
 __all__ = ["Adapter", "AdapterSpec", "Head"]
+
+OPTIMISERS: Mapping[str, Any] = {"adamw_torch": torch.optim.AdamW, "sgd": torch.optim.SGD}
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class AdapterSpec:
     lora_dropout : float
         Dropout on the adapter's input.
     learning_rate, head_learning_rate : float
-        Of the factors and of the heads (None: the same), constant after ``warmup_steps``.
+        Of the factors and of the heads (None: the same), at their highest.
     weight_decay : float
     max_grad_norm : float or None
         Gradients of this adapter (and only of it) are clipped to this norm.
@@ -36,6 +40,12 @@ class AdapterSpec:
         Steps over which the learning rate rises linearly.
     seed : int
         Of the initial weights and of dropout.
+    lr_scheduler_type : str
+        ``constant`` after the warm-up, or ``linear`` or ``cosine`` down to zero at ``training_steps``.
+    training_steps : int or None
+        Steps of a whole run; needed by schedules that end.
+    optim : str
+        ``adamw_torch`` or ``sgd``.
     """
 
     r: int = 8
@@ -47,6 +57,9 @@ class AdapterSpec:
     max_grad_norm: float | None = 1.0
     warmup_steps: int = 0
     seed: int = 0
+    lr_scheduler_type: str = "constant"
+    training_steps: int | None = None
+    optim: str = "adamw_torch"
 
     def __post_init__(self) -> None:
         if self.r < 1:
@@ -55,6 +68,11 @@ class AdapterSpec:
             raise InputError("lora_dropout", f"{self.lora_dropout} is not in [0, 1)", "give a probability")
         if not (math.isfinite(self.learning_rate) and self.learning_rate >= 0):
             raise InputError("learning_rate", f"{self.learning_rate}", "give a finite rate of 0 or more")
+        if self.lr_scheduler_type not in SCHEDULES:
+            known = nearest(self.lr_scheduler_type, set(SCHEDULES))
+            raise InputError("lr_scheduler_type", f"{self.lr_scheduler_type!r} is unknown", known)
+        if self.optim not in OPTIMISERS:
+            raise InputError("optim", f"{self.optim!r} is unknown", nearest(self.optim, set(OPTIMISERS)))
 
     @property
     def scale(self) -> float:
@@ -137,15 +155,22 @@ class Adapter:
             self.a[layer] = torch.nn.Parameter(a.to(device))
             self.b[layer] = torch.nn.Parameter(torch.zeros(spec.r, width_out, device=device))
         factors = [*self.a.values(), *self.b.values()]
-        self.optimiser = torch.optim.AdamW(
+        self.optimiser = OPTIMISERS[spec.optim](
             [{"params": factors, "lr": spec.learning_rate}],
             lr=spec.learning_rate,
             weight_decay=spec.weight_decay,
         )
         self._rates = [spec.learning_rate]
 
-    def add_head(self, task: str, classes: int) -> Head:
+    def add_head(self, task: str, classes: int, seeded_as: str | None = None) -> Head:
         """Add a classifier for a task; its initial weights depend on the seed and the task's name.
+
+        Parameters
+        ----------
+        task : str
+        classes : int
+        seeded_as : str, optional
+            The name to take the initial weights by, instead of the task's.
 
         Raises
         ------
@@ -160,7 +185,7 @@ class Adapter:
                     f"task {task}", f"has {classes} classes, its head {self.heads[task].classes}", "rename it"
                 )
             return self.heads[task]
-        generator = _generator(torch.device("cpu"), self.spec.seed, "head", task)
+        generator = _generator(torch.device("cpu"), self.spec.seed, "head", seeded_as or task)
         weight = torch.empty(classes, self.hidden).normal_(0.0, 0.02, generator=generator)
         head = Head(
             torch.nn.Parameter(weight.to(self.device)),
@@ -203,9 +228,47 @@ class Adapter:
                 self.a[layer].copy_(source.a[layer])
                 self.b[layer].copy_(source.b[layer])
 
-    def dropout_generator(self) -> torch.Generator:
-        """Return the randomness of this step's dropout masks: the same alone and in company."""
-        return _generator(self.device, self.spec.seed, "dropout", self.steps)
+    def copy_for(self, name: str, heads: Iterable[str], spec: AdapterSpec | None = None) -> Adapter:
+        """Return a copy under another name with some of the heads, optimiser and step counter included.
+
+        ``spec`` gives it other hyper-parameters of the same rank.
+        """
+        layers = {layer: (a.shape[0], self.b[layer].shape[1]) for layer, a in self.a.items()}
+        copy = Adapter(name, spec or self.spec, layers, self.hidden, self.device)
+        copy.steps = self.steps
+        for task in heads:
+            copy.add_head(task, self.heads[task].classes)
+        mine = dict(self.named_parameters())
+        with torch.no_grad():
+            for key, weight in copy.named_parameters():
+                weight.copy_(mine[key])
+                state = self.optimiser.state.get(mine[key])
+                if state:
+                    copy.optimiser.state[weight] = {
+                        k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state.items()
+                    }
+        return copy
+
+    def adopt_head(self, task: str, source: Adapter) -> None:
+        """Take over another adapter's head with its weights; its optimiser state stays behind."""
+        head = self.add_head(task, source.heads[task].classes)
+        with torch.no_grad():
+            head.weight.copy_(source.heads[task].weight)
+            head.bias.copy_(source.heads[task].bias)
+
+    def drop_gradients(self) -> None:
+        """Forget gradients of an unfinished step."""
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def dropout_generator(self, part: int = 0) -> torch.Generator:
+        """Return the randomness of this step's dropout masks: the same alone and in company.
+
+        Parameters
+        ----------
+        part : int
+            Which part of the step's rows, where they are worked through in several passes.
+        """
+        return _generator(self.device, self.spec.seed, "dropout", self.steps, *([part] if part else []))
 
     def update(self) -> bool:
         """Take one optimiser step on the gradients; return False, changing nothing, if one is not finite."""
@@ -217,9 +280,10 @@ class Adapter:
             if limit is not None and float(norm) > limit:
                 for gradient in gradients:
                     gradient.mul_(limit / norm)
-            warm = min(1.0, (self.steps + 1) / max(self.spec.warmup_steps, 1))
+            spec = self.spec
+            factor = rate_factor(spec.lr_scheduler_type, self.steps, spec.warmup_steps, spec.training_steps)
             for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
-                group["lr"] = rate * warm
+                group["lr"] = rate * factor
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.steps += 1

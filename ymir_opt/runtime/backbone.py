@@ -52,6 +52,8 @@ class BackboneSpec:
         ``float32``, ``bfloat16`` or ``float16``.
     seed : int
         Of random initial weights.
+    revision : str or None
+        Of a model on the hub.
     """
 
     name_or_path: str = "minilm"
@@ -59,6 +61,7 @@ class BackboneSpec:
     width: int = 64
     dtype: str = "float32"
     seed: int = 0
+    revision: str | None = None
 
     @property
     def label(self) -> str:
@@ -197,6 +200,7 @@ def _random(spec: BackboneSpec) -> tuple[Any, Any]:
 
 def _pretrained(spec: BackboneSpec, folder: Path | None) -> tuple[Any, Any]:
     import transformers
+    from safetensors import SafetensorError
 
     packaged = spec.name_or_path in PACKAGED and folder is None
     path = _packaged_folder(spec.name_or_path) if packaged else str(folder or spec.name_or_path)
@@ -207,12 +211,13 @@ def _pretrained(spec: BackboneSpec, folder: Path | None) -> tuple[Any, Any]:
             trust_remote_code=False,
             use_safetensors=True,
             local_files_only=local,
+            revision=spec.revision or "main",
             dtype=_dtype(spec.dtype),
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path, trust_remote_code=False, local_files_only=local
+            path, trust_remote_code=False, local_files_only=local, revision=spec.revision or "main"
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         text = " ".join(str(error).split())[:160]
         raise NotFoundError(
             f"foundation model {spec.name_or_path}",

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.runtime.adapters import Adapter, AdapterSpec
 from ymir_opt.runtime.session import Runtime
 
-__all__ = ["SCHEMA", "exists", "load_adapter", "save_adapter"]
+__all__ = ["SCHEMA", "exists", "load_adapter", "read_facts", "save_adapter"]
 
 SCHEMA = "ymir.adapter/1"
 INDEX = "adapter.json"
@@ -34,7 +35,7 @@ def _tensors(adapter: Adapter, *, optimiser: bool) -> dict[str, torch.Tensor]:
     for name, weight in adapter.named_parameters():
         tensors[f"weight.{name}"] = weight.detach().cpu().contiguous()
         state = adapter.optimiser.state.get(weight)
-        if optimiser and state:
+        if optimiser and state and all(moment in state for moment in _MOMENTS):
             for moment in _MOMENTS:
                 tensors[f"{moment}.{name}"] = state[moment].detach().cpu().contiguous()
             tensors[f"updates.{name}"] = state["step"].detach().cpu().reshape(1)
@@ -115,16 +116,25 @@ def exists(folder: Path) -> bool:
     return (Path(folder) / INDEX).is_file()
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], bytes]:
-    path = Path(folder) / INDEX
+def _index(path: Path) -> dict[str, Any]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise NotFoundError(str(folder), "holds no adapter", f"name a folder with {INDEX}") from None
+        others = sorted(p.name for p in path.parent.glob("*.bin"))
+        remedy = f"name a folder with {INDEX}"
+        if others:
+            remedy += f"; {others[0]} is not read: weights come as safetensors"
+        raise NotFoundError(str(path.parent), "holds no adapter", remedy) from None
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"cannot be read ({error})", "save the adapter again") from None
     if not isinstance(index, dict) or index.get("schema") != SCHEMA:
         raise InputError(str(path), f"is not a document of schema {SCHEMA}", "save the adapter again")
+    return index
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], bytes]:
+    path = Path(folder) / INDEX
+    index = _index(path)
     name = str(index.get("tensors", ""))
     if Path(name).name != name or not name.endswith(".safetensors"):
         raise InputError(str(path), f"names {name!r} as its tensors", "save the adapter again")
@@ -135,6 +145,30 @@ def _read(folder: Path) -> tuple[dict[str, Any], bytes]:
     if hashlib.sha256(data).hexdigest() != index.get("sha256"):
         raise InputError(str(folder), f"{name} is damaged: its checksum differs", "save it again")
     return index, data
+
+
+def _layers(
+    runtime: Runtime, tensors: Mapping[str, torch.Tensor], folder: Path
+) -> Mapping[str, tuple[int, int]]:
+    """Return the backbone's layers that an adapter changes."""
+    names = [
+        key[len("weight.") : -len(".lora_a")]
+        for key in tensors
+        if key.endswith(".lora_a") and key.startswith("weight.")
+    ]
+    found = runtime.layers_of(sorted({name.rsplit(".", 1)[-1] for name in names}))
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise InputError(
+            str(folder), f"does not fit this backbone at {missing[0]}", "load the model it was made for"
+        )
+    return {name: found[name] for name in found if name in names}
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return what :func:`save_adapter` was told to keep beside the adapter; raises `InputError`."""
+    facts: dict[str, Any] = _index(Path(folder) / INDEX).get("facts", {})
+    return facts
 
 
 def load_adapter(runtime: Runtime, folder: Path, name: str | None = None) -> Adapter:
@@ -152,7 +186,8 @@ def load_adapter(runtime: Runtime, folder: Path, name: str | None = None) -> Ada
     index, data = _read(folder)
     tensors = load(data)
     spec = AdapterSpec.from_dict(index["spec"])
-    adapter = Adapter(name or str(index["name"]), spec, runtime.layers, runtime.hidden, runtime.device)
+    layers = _layers(runtime, tensors, folder)
+    adapter = Adapter(name or str(index["name"]), spec, layers, runtime.hidden, runtime.device)
     for task, classes in index["heads"].items():
         adapter.add_head(task, int(classes))
     adapter.steps = int(index["steps"])

@@ -25,11 +25,14 @@ class Segment:
     rows : int
     length : int
         Tokens of the adapter's own inputs; the batch may be padded beyond them.
+    part : int
+        Which part of the step's rows this is (for dropout).
     """
 
     adapter: Adapter
     rows: int
     length: int
+    part: int = 0
 
 
 def batched_delta(
@@ -79,13 +82,14 @@ def _mask(segment: Segment, generator: torch.Generator, tokens: int, width: int)
 
 
 class LoraBank:
-    """Adds adapters to the chosen linear layers of a frozen backbone by forward hooks.
+    """Adds adapters to linear layers of a frozen backbone by forward hooks.
 
     Parameters
     ----------
     backbone : torch.nn.Module
     targets : sequence of str
-        Last parts of the names of the layers to adapt, such as ``query`` and ``value``.
+        Last parts of the names of the layers that adapters change unless they say otherwise, such as
+        ``query`` and ``value``; names that the model does not have are left out.
 
     Raises
     ------
@@ -94,33 +98,39 @@ class LoraBank:
     """
 
     def __init__(self, backbone: Any, targets: Sequence[str]) -> None:
-        found = {
-            name: module
-            for name, module in backbone.named_modules()
-            if isinstance(module, torch.nn.Linear) and name.rsplit(".", 1)[-1] in targets
+        self._modules = {
+            name: module for name, module in backbone.named_modules() if isinstance(module, torch.nn.Linear)
         }
-        if not found:
-            names = {
-                n.rsplit(".", 1)[-1] for n, m in backbone.named_modules() if isinstance(m, torch.nn.Linear)
-            }
-            raise InputError(
-                "target_modules",
-                f"{', '.join(targets)} name no linear layer",
-                f"known: {', '.join(sorted(names))}",
-            )
-        self.layers: Mapping[str, tuple[int, int]] = {
-            name: (module.in_features, module.out_features) for name, module in found.items()
-        }
+        self._known = {name.rsplit(".", 1)[-1] for name in self._modules}
+        self._handles: dict[str, Any] = {}
         self._segments: Sequence[Segment] = ()
         self._generators: Sequence[torch.Generator | None] = ()
-        self._handles = [
-            module.register_forward_hook(self._hook(name), with_kwargs=False)
-            for name, module in found.items()
-        ]
+        self.layers = self.layers_of([name for name in targets if name in self._known] or targets)
+
+    def layers_of(self, targets: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """Return input and output width of each layer with one of the names, ready to be adapted.
+
+        Raises
+        ------
+        InputError
+            If a name is that of no linear layer.
+        """
+        missing = [name for name in targets if name not in self._known]
+        if missing or not targets:
+            raise InputError(
+                "target_modules",
+                f"{', '.join(missing) or 'none'}: no linear layer has that name",
+                f"known: {', '.join(sorted(self._known))}",
+            )
+        found = {n: m for n, m in self._modules.items() if n.rsplit(".", 1)[-1] in targets}
+        for name, module in found.items():
+            if name not in self._handles:
+                self._handles[name] = module.register_forward_hook(self._hook(name))
+        return {name: (module.in_features, module.out_features) for name, module in found.items()}
 
     def _hook(self, layer: str) -> Any:
         def add(_module: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor | None:
-            if not self._segments:
+            if not any(layer in segment.adapter.a for segment in self._segments):
                 return None
             return output + self._delta(layer, inputs[0]).to(output.dtype)
 
@@ -131,23 +141,27 @@ class LoraBank:
         if any(generator is not None for generator in self._generators):
             masks = [
                 torch.ones(s.rows, x.shape[1], x.shape[2], device=x.device)
-                if generator is None
+                if generator is None or layer not in s.adapter.a
                 else _mask(s, generator, x.shape[1], x.shape[2])
                 for s, generator in zip(self._segments, self._generators, strict=True)
             ]
             x = x * (masks[0] if len(masks) == 1 else torch.cat(masks)).to(x.dtype)
-        factors = [
-            (s.adapter.a[layer].to(x.dtype), (s.adapter.b[layer] * s.adapter.spec.scale).to(x.dtype))
-            for s in self._segments
-        ]
-        return batched_delta(x, factors, rows)
+        return batched_delta(x, [self._factors(s.adapter, layer, x.dtype) for s in self._segments], rows)
+
+    def _factors(self, adapter: Adapter, layer: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        if layer not in adapter.a:
+            # an adapter without this layer adds nothing to its rows
+            module = self._modules[layer]
+            empty = torch.zeros(1, device=adapter.device, dtype=dtype)
+            return empty.expand(module.in_features, 1), empty.expand(1, module.out_features)
+        return adapter.a[layer].to(dtype), (adapter.b[layer] * adapter.spec.scale).to(dtype)
 
     @contextmanager
     def applied(self, segments: Sequence[Segment], *, training: bool) -> Iterator[None]:
         """Apply the segments' adapters to the passes inside the block, with dropout while training."""
         self._segments = tuple(segments)
         self._generators = [
-            s.adapter.dropout_generator() if training and s.adapter.spec.lora_dropout > 0 else None
+            s.adapter.dropout_generator(s.part) if training and s.adapter.spec.lora_dropout > 0 else None
             for s in segments
         ]
         try:
@@ -157,6 +171,6 @@ class LoraBank:
 
     def detach(self) -> None:
         """Remove the hooks: the backbone is as it was."""
-        for handle in self._handles:
+        for handle in self._handles.values():
             handle.remove()
-        self._handles = []
+        self._handles = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +30,18 @@ class Rows:
     inputs : mapping of str to torch.Tensor
         The backbone's inputs, rows first, such as ``input_ids`` and ``attention_mask``.
     labels : torch.Tensor, shape (rows,)
+    weight : float
+        Share of the step's loss, where its rows are worked through in several passes.
+    part : int
+        Which of these passes this is.
     """
 
     adapter: str
     head: str
     inputs: Inputs
     labels: torch.Tensor
+    weight: float = 1.0
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,9 +124,13 @@ class Runtime:
         """Input and output width of each adapted layer."""
         return self._bank.layers
 
-    def add(self, name: str, spec: AdapterSpec) -> Adapter:
-        """Add a new adapter; one of the same name is replaced."""
-        adapter = Adapter(name, spec, self.layers, self.hidden, self.device)
+    def layers_of(self, targets: Sequence[str] | None) -> Mapping[str, tuple[int, int]]:
+        """Return the widths of the layers with these names (None: the usual ones); raises `InputError`."""
+        return self.layers if targets is None else self._bank.layers_of(targets)
+
+    def add(self, name: str, spec: AdapterSpec, targets: Sequence[str] | None = None) -> Adapter:
+        """Add a new adapter on the layers with these names; one of the same name is replaced."""
+        adapter = Adapter(name, spec, self.layers_of(targets), self.hidden, self.device)
         self.adapters[name] = adapter
         return adapter
 
@@ -155,7 +166,8 @@ class Runtime:
                 if len(part.labels) == 0:
                     raise InputError(f"adapter {name}", "was given no rows", "leave it out of the step")
             length = max((_tokens(part.inputs) or 0) for part in parts)
-            segments.append(Segment(adapter, sum(len(part.labels) for part in parts), length))
+            count = sum(len(part.labels) for part in parts)
+            segments.append(Segment(adapter, count, length, parts[0].part))
             ordered.extend(parts)
         return ordered, segments
 
@@ -164,7 +176,7 @@ class Runtime:
         tokens = _tokens(inputs)
         if tokens is None:
             tokens = self._image_tokens(inputs)
-            segments = [Segment(s.adapter, s.rows, tokens) for s in segments]
+            segments = [Segment(s.adapter, s.rows, tokens, s.part) for s in segments]
         with self._bank.applied(segments, training=training):
             output = self.model(**inputs)
         return pooled(output.last_hidden_state, inputs)
@@ -195,27 +207,48 @@ class Runtime:
         InputError
             For an unknown adapter or head, or no rows.
         """
+        results = self.accumulate(rows)
+        updated = {
+            name: self.update(
+                name, usable=all(r.updated for p, r in zip(rows, results, strict=True) if p.adapter == name)
+            )
+            for name in dict.fromkeys(part.adapter for part in rows)
+        }
+        return [
+            Result(result.loss, result.correct, updated[part.adapter])
+            for part, result in zip(rows, results, strict=True)
+        ]
+
+    def accumulate(self, rows: Sequence[Rows]) -> list[Result]:
+        """Add the gradients of one pass to what the adapters have; change no weight.
+
+        ``updated`` of a result says whether its adapter's losses were finite; where one is not, that
+        adapter gets no gradients from this pass.
+        """
         ordered, segments = self._grouped(rows)
         losses, figures = self._losses(ordered, segments)
+        values = torch.stack([loss.detach() for loss in losses]).tolist()
         finite = {part.adapter: True for part in ordered}
-        for part, loss in zip(ordered, losses, strict=True):
-            finite[part.adapter] &= bool(torch.isfinite(loss))
-        usable = [loss for loss, part in zip(losses, ordered, strict=True) if finite[part.adapter]]
+        for part, value in zip(ordered, values, strict=True):
+            finite[part.adapter] &= math.isfinite(value)
+        usable = [loss * p.weight for loss, p in zip(losses, ordered, strict=True) if finite[p.adapter]]
         if usable:
             # the sum's gradient with respect to one adapter is that of its own loss
             torch.stack(usable).sum().backward()
-        for segment in segments:
-            adapter = segment.adapter
-            if finite[adapter.name]:
-                finite[adapter.name] = adapter.update()
-            else:
-                adapter.optimiser.zero_grad(set_to_none=True)
-                adapter.steps += 1
         found = {
-            id(part): Result(float(loss.detach()), correct, finite[part.adapter])
-            for part, loss, correct in zip(ordered, losses, figures, strict=True)
+            id(part): Result(value, correct, finite[part.adapter])
+            for part, value, correct in zip(ordered, values, figures, strict=True)
         }
         return [found[id(part)] for part in rows]
+
+    def update(self, adapter: str, *, usable: bool = True) -> bool:
+        """End an adapter's step: change its weights if every pass was usable and the gradients are finite."""
+        chosen = self._adapter(adapter)
+        if usable:
+            return chosen.update()
+        chosen.drop_gradients()
+        chosen.steps += 1
+        return False
 
     def _losses(
         self, ordered: Sequence[Rows], segments: Sequence[Segment]

@@ -13,12 +13,10 @@ from pathlib import Path
 
 from ymir_opt.domain.base import nearest
 from ymir_opt.domain.errors import NotFoundError
+from ymir_opt.runtime.files import Example
 from ymir_profiler.data.packages import ensure
 
 __all__ = ["CORPORA", "Corpus", "Example", "read_corpus"]
-
-Example = tuple[str, str]
-"""Text and label."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ymir_opt.domain.errors import InputError
+from ymir_opt.runtime.files import Example, read_file
 from ymir_opt.runtime.randomness import derive_seed
-from ymir_profiler.data.corpora import Example, read_corpus
-from ymir_profiler.data.files import read_file
+from ymir_profiler.data.corpora import read_corpus
 from ymir_profiler.recipe import TaskRecipe
 
 __all__ = ["TaskData", "batches", "load_task"]

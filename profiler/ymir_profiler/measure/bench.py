@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from ymir_opt.domain.errors import InputError
 from ymir_opt.runtime.adapters import AdapterSpec
 from ymir_opt.runtime.backbone import PACKAGED, Backbone, BackboneSpec, is_installed, load_backbone
+from ymir_opt.runtime.dataset import CHARACTERS_PER_TOKEN, Encoded
 from ymir_opt.runtime.session import Inputs, Runtime
 from ymir_profiler.data.packages import cache_folder, ensure
 from ymir_profiler.data.tasks import TaskData, load_task
@@ -20,10 +20,6 @@ from ymir_profiler.measure.machine import describe, gpu_type_of
 from ymir_profiler.recipe import Recipe
 
 __all__ = ["Bench", "Encoded", "backbone_spec", "load_model"]
-
-# tokens are rarely longer; what is beyond cannot reach the model
-CHARACTERS_PER_TOKEN = 12
-EVALUATION_BATCH = 64
 
 
 def backbone_spec(recipe: Recipe) -> BackboneSpec:
@@ -39,39 +35,6 @@ def load_model(spec: BackboneSpec, device: str) -> Backbone:
         package, inner, _ = PACKAGED[spec.name_or_path]
         folder = ensure(spec.name_or_path) / package / inner
     return load_backbone(spec, device, folder)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Rows as the backbone's inputs, with their labels.
-
-    Attributes
-    ----------
-    inputs : mapping of str to torch.Tensor
-        Rows first, padded to the longest row.
-    labels : torch.Tensor, shape (rows,)
-    """
-
-    inputs: Inputs
-    labels: torch.Tensor
-
-    def take(self, indices: Sequence[int]) -> Encoded:
-        """Return some rows, padded to the longest of them only."""
-        index = torch.as_tensor(list(indices), device=self.labels.device)
-        inputs = {key: value[index] for key, value in self.inputs.items()}
-        mask = inputs.get("attention_mask")
-        if mask is not None:
-            longest = int(mask.sum(dim=1).max())
-            inputs = {key: value[:, :longest] for key, value in inputs.items()}
-        return Encoded(inputs, self.labels[index])
-
-    def by_length(self) -> list[list[int]]:
-        """Return batches of rows of like length, for evaluation."""
-        mask = self.inputs.get("attention_mask")
-        count = len(self.labels)
-        lengths = np.zeros(count) if mask is None else mask.sum(dim=1).cpu().numpy()
-        order = [int(i) for i in np.argsort(lengths, kind="stable")]
-        return [order[i : i + EVALUATION_BATCH] for i in range(0, count, EVALUATION_BATCH)]
 
 
 class Bench:

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from ymir_opt.runtime.memory import is_out_of_memory
 from ymir_profiler.measure.base import Outcome
 from ymir_profiler.measure.bench import Bench
 from ymir_profiler.measure.machine import memory_gib
 from ymir_profiler.measure.runs import FLOPS
-from ymir_profiler.measure.steps import is_out_of_memory, make_stepper
+from ymir_profiler.measure.steps import make_stepper
 from ymir_profiler.measure.timing import clock_of, time_steps
 
 __all__ = ["BackboneSize", "Throughput", "config_of"]

@@ -15,18 +15,10 @@ from ymir_opt.runtime.backbone import Backbone
 from ymir_opt.runtime.session import Inputs, Rows, Runtime, pooled
 from ymir_profiler.measure.bench import Bench, backbone_spec, load_model
 
-__all__ = ["PEFT_TYPES", "is_out_of_memory", "lora_stepper", "make_stepper", "synthetic"]
+__all__ = ["PEFT_TYPES", "lora_stepper", "make_stepper", "synthetic"]
 
 CLASSES = 4
 RATE = 1e-4
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of torch says that memory ran out."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
-    )
 
 
 def synthetic(backbone: Backbone, rows: int, length: int, device: str) -> tuple[Inputs, torch.Tensor]:

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 
 from ymir_opt.domain.errors import InputError
+from ymir_opt.runtime.memory import is_out_of_memory
 from ymir_profiler.measure.base import Outcome
 from ymir_profiler.measure.bench import Bench
 from ymir_profiler.measure.machine import load_average, memory_gib, spending
 from ymir_profiler.measure.runs import FLOPS
 from ymir_profiler.measure.speed import config_of
-from ymir_profiler.measure.steps import is_out_of_memory, lora_stepper
+from ymir_profiler.measure.steps import lora_stepper
 from ymir_profiler.measure.timing import clock_of, interval
 
 __all__ = ["Colocate", "GpuShare"]

@@ -11,9 +11,11 @@ from typing import Any
 
 from ymir_opt.domain.base import nearest
 from ymir_opt.domain.errors import InputError, NotFoundError
-from ymir_profiler.data.corpora import Example
 
-__all__ = ["read_file"]
+__all__ = ["READERS", "Example", "read_file"]
+
+Example = tuple[str, str]
+"""Text and label."""
 
 
 def _csv(path: Path) -> Iterable[Mapping[str, Any]]:
