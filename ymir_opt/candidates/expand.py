@@ -12,6 +12,7 @@ from ymir_opt.candidates.rules import Rules
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import MAX_MEMBERS, MODES, ColumnTable
 from ymir_opt.formulation.evaluate import Evaluation, Evaluator
+from ymir_opt.formulation.rowwise import all_of, any_of, max_of, sum_of
 from ymir_opt.formulation.shapes import Shape
 from ymir_opt.formulation.work import unique_rows
 from ymir_opt.placement.fewest import fewest_nodes
@@ -139,9 +140,9 @@ class Expander:
         jobs = self.evaluator.jobs
         present = sets >= 0
         safe = np.where(present, sets, sets[:, :1])
-        low = jobs.min[safe].max(axis=1)
-        high = np.where(present, jobs.max[safe], 0).sum(axis=1)
-        return low, high, np.all(self._typed[safe, t], axis=1)
+        low = max_of(jobs.min[safe])
+        high = sum_of(np.where(present, jobs.max[safe], 0))
+        return low, high, all_of(self._typed[safe, t])
 
     @cached_property
     def _typed(self) -> BoolArray:
@@ -259,7 +260,7 @@ class Expander:
         )
         present = members >= 0
         fm = jobs.fm[np.where(present, members, members[:, :1])]
-        same = (fm == fm[:, :1]).all(axis=1) & (fm[:, 0] >= 0)
+        same = all_of(fm == fm[:, :1]) & (fm[:, 0] >= 0)
         lead = members[:, 0]
         quicker = jobs.warm[lead, t] < jobs.cold[lead, t]
         return np.asarray(same & quicker & (resident[fm[:, 0]] >= gpus))
@@ -297,7 +298,7 @@ class Expander:
                 level,
                 resident,
                 self.rules.workers[safe[:, 0]],
-                jobs.pipeline[safe].any(axis=1),
+                any_of(jobs.pipeline[safe]),
                 selector,
                 kind if demand[1] else 0 * gpus,
             ]
@@ -388,7 +389,7 @@ class Expander:
         quanta = evaluator.quanta(cost) + 1
         return ColumnTable(
             jobs=padded(members, -1),  # type: ignore[arg-type]
-            size=(members >= 0).sum(axis=1).astype(np.int64),
+            size=sum_of((members >= 0).astype(np.int64)),
             mode=np.full(len(members), MODES.index(mode), dtype=np.int64),
             type=types,
             gpus=gpus,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.linear import LinearModel
 from ymir_opt.formulation.model import RoundModel
+from ymir_opt.formulation.rowwise import sum_of
 
 __all__ = ["Prices", "dual_prices", "row_guess", "solo_prices"]
 
@@ -51,13 +52,13 @@ class Prices:
         members : int64[M, K]
             -1 pads.
         """
-        worth = np.append(self.job, 0.0)[members].sum(axis=1)
+        worth = sum_of(np.append(self.job, 0.0)[members])
         return np.asarray(saving - self.gpu[types] * gpus - worth)
 
 
 def saving_of(table: ColumnTable) -> FloatArray:
     """Return the queueing cost of each column's members less its cost, float64[C], in quanta."""
-    queued = np.append(table.queued_cost, 0)[table.jobs].sum(axis=1)
+    queued = sum_of(np.append(table.queued_cost, 0)[table.jobs])
     return np.asarray(queued - table.cost, dtype=np.float64)
 
 

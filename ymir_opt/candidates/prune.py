@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import MODES, ColumnTable
+from ymir_opt.formulation.rowwise import any_of, sum_of
 from ymir_opt.formulation.shapes import Shape
 from ymir_opt.formulation.work import unique_rows
 
@@ -50,8 +51,8 @@ def dominance(table: ColumnTable, fewest: Callable[[Shape], int], running: BoolA
 def _gains(table: ColumnTable, running: BoolArray) -> BoolArray:
     present = table.jobs >= 0
     safe = np.where(present, table.jobs, 0)
-    queued = np.where(present, table.queued_cost[safe], 0).sum(axis=1)
-    spared = (present & running[safe]).any(axis=1)
+    queued = sum_of(np.where(present, table.queued_cost[safe], 0))
+    spared = any_of(present & running[safe])
     return np.asarray((table.keep >= 0) | (table.cost < queued) | spared)
 
 

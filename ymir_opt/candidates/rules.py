@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ymir_opt.domain.snapshot import Mode, Sharing
 from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.rowwise import all_of, any_of, min_of
 
 __all__ = ["Rules"]
 
@@ -54,9 +55,9 @@ class Rules:
         jobs = self.evaluator.jobs
         present = sets >= 0
         safe = np.where(present, sets, sets[:, :1])
-        ok = jobs.startable[safe].all(axis=1) & ~jobs.rigid[safe].any(axis=1)
+        ok = all_of(jobs.startable[safe]) & ~any_of(jobs.rigid[safe])
         ok &= _equal(self.workers[safe])
-        level = self.level[safe].min(axis=1)
+        level = min_of(self.level[safe])
         if mode in (Mode.GPU_SHARE, Mode.COLOCATE):
             ok &= level >= LEVELS[Sharing.BACKBONE]
         else:
@@ -66,7 +67,7 @@ class Rules:
             ok &= _equal(jobs.fm[safe]) & (jobs.fm[safe[:, 0]] >= 0)
         if mode is Mode.JOINT:
             ok &= _equal(self.trained[safe])
-            fresh = (jobs.done[safe] == 0).all(axis=1)
+            fresh = all_of(jobs.done[safe] == 0)
             together = _equal(self.joint_now[safe]) & (self.joint_now[safe[:, 0]] >= 0)
             ok &= fresh | together
         return ok & ~self._rejected(mode, sets)
@@ -77,7 +78,7 @@ class Rules:
         for rows in self._rejections.get(mode, ()):
             hit = np.ones(len(sets), dtype=np.bool_)
             for row in rows:
-                hit &= (sets == row).any(axis=1)
+                hit &= any_of(sets == row)
             out |= hit
         return out
 
@@ -107,4 +108,4 @@ class Rules:
 
 
 def _equal(values: IntArray) -> BoolArray:
-    return np.asarray((values == values[:, :1]).all(axis=1))
+    return all_of(values == values[:, :1])

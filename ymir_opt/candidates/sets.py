@@ -16,6 +16,7 @@ from ymir_opt.candidates.rules import Rules
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.rowwise import any_of, sum_of
 from ymir_opt.formulation.work import unique_rows
 
 __all__ = ["SetFinder"]
@@ -104,7 +105,7 @@ class SetFinder:
         table = self.expander.expand(mode, sets) if len(sets) else self.expander.empty()
         if not len(table):
             return table
-        queued = np.append(table.queued_cost, 0)[table.jobs].sum(axis=1)
+        queued = sum_of(np.append(table.queued_cost, 0)[table.jobs])
         value = self.prices.reduced(
             (queued - table.cost).astype(np.float64), table.type, table.gpus, table.jobs
         )
@@ -139,7 +140,7 @@ class SetFinder:
         full = len(sets) <= TWO_COUNTS_TO
         found = self.memory.get(mode, sets, full, lambda some: self._savings(mode, some, full))
         price = np.repeat(self.prices.gpu, 1 + full)
-        worth = self.prices.job[sets].sum(axis=1)
+        worth = sum_of(self.prices.job[sets])
         return np.asarray((found.saving - price * found.gpus).max(axis=1, initial=-np.inf) - worth)
 
     def _savings(self, mode: Mode, sets: IntArray, full: bool) -> Scored:
@@ -148,7 +149,7 @@ class SetFinder:
         types, tried = len(evaluator.instance.types), 1 + full
         saving = np.full((len(sets), types * tried), -np.inf)
         count = np.zeros((len(sets), types * tried), dtype=np.int16)
-        queued = evaluator.queued_cost[sets].sum(axis=1)
+        queued = sum_of(evaluator.queued_cost[sets])
         for t in range(types):
             row, gpus = self.expander._rows(mode, sets, t)
             rank = _rank(row)
@@ -195,7 +196,7 @@ class SetFinder:
         extra = partners[sources].reshape(len(sets), -1)
         row, column = np.nonzero(extra >= 0)
         added = extra[row, column]
-        fresh = ~(sets[row] == added[:, None]).any(axis=1)
+        fresh = ~any_of(sets[row] == added[:, None])
         wider = np.column_stack([sets[row[fresh]], added[fresh]])
         if mode is not Mode.SEQUENCE:
             wider = np.sort(wider, axis=1)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.estimates import Colocation, ThroughputKey
 from ymir_opt.formulation.jobs import JobTable
+from ymir_opt.formulation.rowwise import any_of, min_of, sum_of
 from ymir_opt.formulation.work import unique_rows
 
 __all__ = ["GroupSpeeds", "run_times"]
@@ -55,7 +56,7 @@ def run_times(
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             eta = np.where(active, left / current, np.inf)
         eta = np.where(active & (left <= 0), 0.0, eta)
-        step = eta.min(axis=1)
+        step = min_of(eta)
         running = np.isfinite(step)
         stuck = active & ~running[:, None]
         out[stuck] = np.inf
@@ -125,7 +126,7 @@ class GroupSpeeds:
     ) -> tuple[FloatArray, FloatArray, BoolArray]:
         """Return speed ratios [M, K], group memory [M] and predicted [M] of gpu_share or colocate."""
         signature = np.where(active, self.jobs.signature[np.where(members >= 0, members, 0)], -1)
-        unknown = (active & (signature < 0)).any(axis=1)
+        unknown = any_of(active & (signature < 0))
         order = np.argsort(signature, axis=1, kind="stable")
         ordered = np.take_along_axis(signature, order, axis=1)
         rows, inverse = unique_rows(np.column_stack([types, gpus, ordered]))
@@ -164,7 +165,7 @@ class GroupSpeeds:
         """Return rates [M, K], memory [M] and predicted [M] at the active members' summed batch."""
         safe = np.where(members >= 0, members, 0)
         batch = np.where(active, self.batch[safe], 0)
-        total = batch.sum(axis=1)
+        total = sum_of(batch)
         lead = np.argmax(active, axis=1)
         key = self.key[safe[np.arange(len(members)), lead]]
         asked, inverse = unique_rows(np.column_stack([key, types, gpus, total]))
@@ -204,7 +205,7 @@ class GroupSpeeds:
                 now = self.shared(mode, members, types, gpus, active)[0] * single
             else:
                 now = single
-            alone = active & (active.sum(axis=1) == 1)[:, None]
+            alone = active & (sum_of(active.astype(np.int64)) == 1)[:, None]
             now = np.where(alone, single, now)
             if previous is not None:
                 now = np.where(np.isnan(now), previous, now)

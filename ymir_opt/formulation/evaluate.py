@@ -19,6 +19,7 @@ from ymir_opt.formulation.completion import GroupSpeeds, RateFunction, run_times
 from ymir_opt.formulation.instance import Instance, Running
 from ymir_opt.formulation.jobs import JobTable
 from ymir_opt.formulation.parameters import Parameters
+from ymir_opt.formulation.rowwise import all_of, any_of, max_of, sum_of
 from ymir_opt.formulation.work import Work, WorkModel
 
 __all__ = ["Evaluation", "Evaluator"]
@@ -113,7 +114,7 @@ class Evaluator:
             return self._sequence(members, types, gpus, work, begin, cold)
         rates = self.speeds.rate_function(mode, members, types, gpus)
         first = rates(present, None)
-        known = work.known & np.all(~present | np.isfinite(first), axis=1)
+        known = work.known & all_of(~present | np.isfinite(first))
         run = self._expected_run(mode, members, types, gpus, work, rates, first)
         probe = np.where(work.transferred & present, terms.probe_cost_s(run, cold, p), 0.0)
         if not p.probes:
@@ -128,7 +129,7 @@ class Evaluator:
             alone_rate = self.speeds.alone_or_largest(members, types, gpus)
             with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
                 alone = terms.expected(work.alone / alone_rate, work.alone_high / alone_rate, p)
-            valid &= np.all(~present | np.isfinite(alone), axis=1)
+            valid &= all_of(~present | np.isfinite(alone))
             valid &= terms.admitted(jobs.weight[safe], finish, alone, begin, present)
         return self._priced(members, finish, first, memory, probe, work, valid, known, predicted)
 
@@ -145,7 +146,7 @@ class Evaluator:
         """Return the expected seconds of running, [M, K]; pessimistic work counts only where it differs."""
         present = members >= 0
         point = run_times(work.point, present, rates, first)
-        rows = np.flatnonzero((work.planning_high != work.point).any(axis=1))
+        rows = np.flatnonzero(any_of(work.planning_high != work.point))
         high = point
         if len(rows) == len(members):
             high = run_times(work.planning_high, present, rates, first)
@@ -198,9 +199,9 @@ class Evaluator:
             without[:, k] = before + plain[:, k]
         later = present.copy()
         later[:, 0] = False
-        known = work.known & np.all(~present | np.isfinite(finish), axis=1)
+        known = work.known & all_of(~present | np.isfinite(finish))
         # a transfer that does not save work is no reason to wait for it
-        saves = np.all(~later | (work.point < jobs.rest[safe]), axis=1)
+        saves = all_of(~later | (work.point < jobs.rest[safe]))
         memory, memory_known, predicted = self._memory(Mode.SEQUENCE, members, types, gpus)
         known &= memory_known
         return self._priced(
@@ -241,12 +242,12 @@ class Evaluator:
         if without is not None:
             credit = np.where(waiting, terms.transfer_credit(importance, finish, without, p), 0.0)
         parts = {
-            "progress": progress.sum(axis=1),
-            "deadlines": late.sum(axis=1),
-            "queued": queued.sum(axis=1),
-            "transfer_credit": -credit.sum(axis=1),
+            "progress": sum_of(progress),
+            "deadlines": sum_of(late),
+            "queued": sum_of(queued),
+            "transfer_credit": -sum_of(credit),
         }
-        known = known & np.all(~present | ~np.isnan(finish), axis=1)
+        known = known & all_of(~present | ~np.isnan(finish))
         return Evaluation(
             valid=valid & known,
             known=known,
@@ -257,7 +258,7 @@ class Evaluator:
             terms=parts,
             probe_s=np.where(present, probe, 0.0),
             work=work,
-            predicted=predicted | work.predicted.any(axis=1),
+            predicted=predicted | any_of(work.predicted),
         )
 
     def _memory(
@@ -271,7 +272,7 @@ class Evaluator:
         """
         present = members >= 0
         each = self.speeds.alone_memory(members, types, gpus)
-        total = np.where(present, each, 0.0).sum(axis=1)
+        total = sum_of(np.where(present, each, 0.0))
         safe = np.where(present, members, 0)
         shape = members.shape
         predicted = (
@@ -288,7 +289,7 @@ class Evaluator:
         if mode is Mode.SOLO:
             return total, np.ones(len(members), np.bool_), np.asarray(predicted)
         if mode is Mode.SEQUENCE:
-            top = np.where(present, each, 0.0).max(axis=1)
+            top = max_of(np.where(present, each, 0.0))
             return top, np.asarray(np.isfinite(top)), np.asarray(predicted)
         if mode is Mode.GPU_SHARE:
             flag = self.speeds.shared(mode, members, types, gpus, present)[2]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ymir_opt.formulation.jobs import JobTable
 from ymir_opt.formulation.parameters import Parameters
+from ymir_opt.formulation.rowwise import sum_of
 
 __all__ = [
     "admitted",
@@ -117,8 +118,8 @@ def admitted(
     duration = np.where(present, alone_s + start_s, 0.0)
     ordered = np.take_along_axis(duration, order, axis=1)
     weights = np.take_along_axis(np.where(present, weight, 0.0), order, axis=1)
-    serial = (np.cumsum(ordered, axis=1) * weights).sum(axis=1)
-    shared = np.where(present, weight * finish_s, 0.0).sum(axis=1)
+    serial = sum_of(np.cumsum(ordered, axis=1) * weights)
+    shared = sum_of(np.where(present, weight * finish_s, 0.0))
     return np.asarray(shared < serial * (1 - 1e-12))
 
 

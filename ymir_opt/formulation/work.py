@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ymir_opt.domain.snapshot import Mode, Sharing
 from ymir_opt.estimates import WorkRatio
 from ymir_opt.formulation.jobs import JobTable
+from ymir_opt.formulation.rowwise import all_of
 
 __all__ = ["Work", "WorkModel", "unique_rows"]
 
@@ -181,7 +182,7 @@ class WorkModel:
             p = p * joint[3]
             predicted = predicted | (joint[4] == 1.0)
             transferred = present.copy()
-        known = np.all(~present | np.isfinite(ratio), axis=1)
+        known = all_of(~present | np.isfinite(ratio))
 
         def padded(values: FloatArray) -> FloatArray:
             return np.where(present, values, 0.0)
