@@ -1,0 +1,60 @@
+"""What workers measured of jobs, as rows of a snapshot's profiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ymir_opt.domain.snapshot import (
+    BackboneRow,
+    ColocationRow,
+    Profiles,
+    SwitchRow,
+    ThroughputRow,
+    TransferRow,
+)
+from ymir_opt.executors.journal import Journal
+
+__all__ = ["measured_profiles", "merged_profiles"]
+
+TABLES: Mapping[str, Any] = {
+    "throughput": ThroughputRow,
+    "switch_s": SwitchRow,
+    "backbone_gib": BackboneRow,
+    "transfer": TransferRow,
+    "colocation": ColocationRow,
+}
+
+
+def measured_profiles(journal: Journal) -> Profiles:
+    """Return the rows of every measurement in the journal, the newest last; damaged ones are left out."""
+    found: dict[str, list[Any]] = {name: [] for name in TABLES}
+    events = sorted(journal.all("profiled").values(), key=lambda event: float(event.get("at_s") or 0.0))
+    for event in events:
+        rows = event.get("rows")
+        for name, model in TABLES.items():
+            for row in (rows.get(name) or ()) if isinstance(rows, dict) else ():
+                try:
+                    found[name].append(model.model_validate_json(json.dumps(row)))
+                except ValidationError:
+                    continue
+    return Profiles(**{name: tuple(rows) for name, rows in found.items()})
+
+
+def _identity(row: Any) -> Any:
+    figures = {"samples_per_s", "memory_gib", "cold_s", "warm_s", "gib", "speed_ratio", "work_ratio"}
+    data = row.model_dump(mode="json", exclude=figures | {"low", "high", "p_benefit", "source", "provenance"})
+    return json.dumps({**data, "of": str(getattr(row, "source", ""))}, sort_keys=True)
+
+
+def merged_profiles(*several: Profiles) -> Profiles:
+    """Return the rows of all; of two for the same thing, the later one."""
+    return Profiles(
+        **{
+            name: tuple({_identity(row): row for given in several for row in getattr(given, name)}.values())
+            for name in TABLES
+        }
+    )
