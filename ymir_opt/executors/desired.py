@@ -12,7 +12,7 @@ from ymir_opt.domain.outcome import outcome
 from ymir_opt.domain.plan import ActionKind, Group, Plan
 from ymir_opt.domain.request import SubmittedJob
 from ymir_opt.domain.snapshot import Job, Mode, Snapshot
-from ymir_opt.executors.records import GroupRecord, JobRecord
+from ymir_opt.executors.records import GroupRecord, JobPhase, JobRecord
 
 __all__ = ["ProfileWish", "Want", "carried_over", "differences", "groups_of", "wants_of"]
 
@@ -214,8 +214,12 @@ def wants_of(
                     body = _body(group, [key], Mode.SOLO, checkpoint)
                     found.append(_want(group.node, group.gpu, lane, request(key), body))
             continue
-        mode = Mode(group.mode) if len(left) > 1 else Mode.SOLO
-        body = _body(group, left, mode, checkpoint)
+        if group.mode == Mode.SEQUENCE:
+            # who follows starts from the weights of who completed before
+            named = [key for key in group.jobs if key in left or jobs[key].phase == JobPhase.COMPLETED]
+            body = _body(group, named, Mode.SEQUENCE if len(named) > 1 else Mode.SOLO, checkpoint)
+        else:
+            body = _body(group, left, Mode(group.mode) if len(left) > 1 else Mode.SOLO, checkpoint)
         found.append(_want(group.node, group.gpu, 0, request(left[0]), body))
     for wish in wishes:
         if jobs[wish.job].over:
@@ -233,12 +237,8 @@ def _want(node: str, gpu: int, lane: int, request: SubmittedJob, group: Mapping[
 def _body(
     group: GroupRecord, jobs: Sequence[str], mode: Mode, checkpoint: Callable[[str], str]
 ) -> dict[str, Any]:
-    expected = {
-        key: {"samples_to_target": limit}
-        for key in jobs
-        if (limit := group.predicted.get(key, {}).get("high") or group.predicted.get(key, {}).get("work"))
-    }
-    probing = group.probe == "running" and len(jobs) > 1
+    expected = {key: _expected(group.predicted.get(key, {})) for key in jobs}
+    probing = group.probe == "running"
     probe = {"evaluations": group.evaluations, "expected": expected} if probing else None
     return {
         "id": group.id,
@@ -248,6 +248,20 @@ def _body(
             key: checkpoint(source[1]) for key, source in group.starts_from.items() if key in jobs
         },
         "probe": probe,
+    }
+
+
+def _expected(predicted: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a probe compares with: samples from the merge to the target, together and alone."""
+    work, ratio = predicted.get("work"), predicted.get("work_ratio")
+    limit = predicted.get("high") or work
+    return {
+        **({"samples_to_target": float(limit)} if limit else {}),
+        **(
+            {"samples_alone": float(work) / float(ratio), "work_ratio": float(ratio)}
+            if work and ratio
+            else {}
+        ),
     }
 
 

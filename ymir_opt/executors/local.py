@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,7 +76,7 @@ def _cuda_devices() -> list[tuple[str, float]]:
     for line in done.stdout.splitlines():
         name, _, mib = line.rpartition(",")
         with contextlib.suppress(ValueError):
-            found.append((name.strip().replace("NVIDIA ", "").replace(" ", "-"), float(mib) / 1024))
+            found.append((re.sub(r"[^\w.]+", "-", name.strip()).strip("-"), float(mib) / 1024))
     return found
 
 

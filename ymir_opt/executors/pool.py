@@ -9,7 +9,8 @@ exists, and that carries the action's id, so that after a crash nothing is lost 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ymir_opt.domain.base import nearest, short
@@ -349,13 +350,27 @@ class WorkerPool:
     # -- acting -------------------------------------------------------------------------------
 
     def _wants(self) -> list[Want]:
-        return wants_of(
+        wants = wants_of(
             list(self.state.groups.values()),
             self.state.wishes,
             self.state.jobs,
             self.state.request,
             lambda key: str(self.folder.job(key) / "checkpoint"),
         )
+        return [replace(want, prepare=ahead) for want, ahead in zip(wants, self._ahead(wants), strict=True)]
+
+    def _ahead(self, wants: Sequence[Want]) -> list[tuple[str, ...]]:
+        """Return for each worker the waiting job whose data it should read ahead: each by another."""
+        named = {key for want in wants for key in want.jobs}
+        waiting: dict[str, list[str]] = {}
+        for job in sorted(self.state.jobs.values(), key=lambda job: (job.submitted_at_s, job.id)):
+            if not job.over and job.key not in named:
+                waiting.setdefault(self.state.request(job.key).model.label, []).append(job.key)
+        found: list[tuple[str, ...]] = []
+        for want in wants:
+            queue = waiting.get(want.label, [])
+            found.append((queue.pop(0),) if queue and want.group is not None else ())
+        return found
 
     def _reconcile(self, now: float) -> None:
         wants = self._wants()
@@ -453,6 +468,7 @@ class WorkerPool:
             lane=want.lane,
             model=dict(want.model),
             label=want.label,
+            gpu_type=self._nodes[want.node].gpu_type,
             started_at_s=now,
             holding=sorted(set(want.jobs)),
         )

@@ -68,6 +68,8 @@ class JobRecord(_Record):
         Samples that it was expected to need when its present group began.
     rate : float
         Samples/s of the last heartbeat.
+    no_transfer : bool
+        A start from other weights did not help it: it is not tried again.
     failed_starts : int
         Starts in a row that ended without a new checkpoint.
     ending, ending_reason : str
@@ -98,6 +100,7 @@ class JobRecord(_Record):
     restarts: int = 0
     preemptions: int = 0
     group: str | None = None
+    no_transfer: bool = False
     ending: str = ""
     ending_reason: str = ""
 
@@ -162,6 +165,8 @@ class WorkerRecord(_Record):
         The action's id, in the process's arguments or the actor's name.
     node, gpu, lane
         Where; workers that share a GPU have different lanes.
+    gpu_type : str
+        Of the node, under which its measurements are kept.
     model : dict
         The request's model block.
     label : str
@@ -182,6 +187,7 @@ class WorkerRecord(_Record):
     lane: int
     model: dict[str, Any]
     label: str
+    gpu_type: str = ""
     state: str = WorkerState.INTENT
     version: int = 0
     assignment: dict[str, Any] = field(default_factory=dict)

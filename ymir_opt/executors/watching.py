@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ymir_opt.domain.snapshot import Mode
 from ymir_opt.executors.base import Options
 from ymir_opt.executors.failures import note_failure
 from ymir_opt.executors.folder import read_json, read_lines
@@ -64,11 +65,15 @@ class Watcher:
         if status is None:
             return now - worker.started_at_s
         worker.ready = bool(status.get("ready"))
+        probes = set()
         for key, member in dict(status.get("members") or {}).items():
             job = self.state.jobs.get(key)
             if job is None or key not in worker.holding or job.over or not isinstance(member, dict):
                 continue
             _take_figures(job, member)
+            probes.add(member.get("probe"))
+        if "passed" in probes and "running" not in probes:
+            self._passed(worker)
         if status.get("version") == worker.version:
             # what the last assignment does not name was let go when it was applied
             group = worker.assignment.get("group") or {}
@@ -77,8 +82,14 @@ class Watcher:
                 for key in [*group.get("jobs", ()), *worker.assignment.get("profile", ())]
                 if key in self.state.jobs and not self.state.jobs[key].has_result
             ]
-        at_s = status.get("at_s")
-        return now - (float(at_s) if isinstance(at_s, int | float) else worker.started_at_s)
+        # the heartbeat goes on in a process whose training hangs; `tick_s` does not
+        return now - _number(status.get("tick_s"), _number(status.get("at_s"), worker.started_at_s))
+
+    def _passed(self, worker: WorkerRecord) -> None:
+        group = self.state.groups.get(str((worker.assignment.get("group") or {}).get("id")))
+        if group is not None and group.probe == "running":
+            group.probe = "passed"
+            self.state.save(group)
 
     def take_result(self, job: JobRecord) -> bool:
         """Take a job's result, if it has one."""
@@ -203,8 +214,7 @@ class Watcher:
         if job is None:
             return
         samples = _number(event.get("samples"), job.samples)
-        job.samples = max(job.samples, samples)
-        job.checkpoint_samples = samples
+        job.checkpoint_samples = job.samples = samples
         # its own weights are newer now than those it started from
         for group in self.state.groups.values():
             if event.get("group") in (None, group.id):
@@ -226,25 +236,33 @@ class Watcher:
         group = self.state.groups.get(str(event.get("group")))
         if group is None:
             return
-        realised = event.get("realised_gain")
-        self.reject(group, float(realised) if isinstance(realised, int | float) else None)
+        named = event.get("jobs") or group.jobs
+        affected = [self.state.jobs[key] for key in named if key in self.state.jobs]
+        if group.mode == Mode.JOINT:
+            self.reject(group, None)
+            # the members go on beside each other until the next plan
+            group.mode = Mode.COLOCATE.value
+        else:
+            for job in affected:
+                job.no_transfer = True
+        group.probe = "none"
+        for job in affected:
+            group.starts_from.pop(job.key, None)
         self.state.tell(
             "split",
             group=group.id,
-            jobs=[self.state.jobs[key].id for key in group.jobs],
+            jobs=[job.id for job in affected],
             mode=group.mode,
             cost_s=event.get("cost_s"),
+            rule=event.get("rule"),
             predicted=event.get("predicted"),
             realised=event.get("realised"),
         )
-        if len([key for key in group.jobs if not self.state.jobs[key].over]) > 1:
-            # the members go on beside each other until the next plan
-            group.mode, group.probe = "colocate", "none"
-            group.starts_from = {}
 
     def _profiled(self, worker: WorkerRecord, event: Mapping[str, Any]) -> None:
         key = str(event.get("job"))
-        self.state.journal.put("profiled", f"{worker.id}:{event.get('seq')}", dict(event))
+        kept = {**event, "gpu_type": worker.gpu_type}
+        self.state.journal.put("profiled", f"{worker.id}:{event.get('seq')}", kept)
         self.state.set_wishes(wish for wish in self.state.wishes if wish.job != key)
         job = self.state.jobs.get(key)
         if job is not None:

@@ -19,6 +19,7 @@ from ymir_opt.domain.snapshot import (
     Queue,
     RejectedMerge,
     RunningGroup,
+    Sharing,
     Snapshot,
     StartSource,
     Target,
@@ -182,7 +183,8 @@ def _job(job: JobRecord, request: SubmittedJob, group: GroupRecord | None, now: 
         gpu_types=resources.gpu_types,
         memory_gib=resources.memory_gib,
         time_limit_s=resources.time_limit_s,
-        sharing=request.sharing,
+        # transfer that did not help is not tried again; a shared backbone changes no weights
+        sharing=_least(request.sharing) if job.no_transfer else request.sharing,
         failed_starts=job.failed_starts,
         not_before_s=None if running else job.not_before_s,
         state=JobState.RUNNING if running else JobState.PENDING,
@@ -197,6 +199,10 @@ def _job(job: JobRecord, request: SubmittedJob, group: GroupRecord | None, now: 
         if group is not None
         else None,
     )
+
+
+def _least(sharing: Sharing) -> Sharing:
+    return Sharing.NONE if sharing is Sharing.NONE else Sharing.BACKBONE
 
 
 def _adapters(pool: WorkerPool) -> list[CompletedAdapter]:
