@@ -65,6 +65,7 @@ def profiles(batch: int = BATCH) -> Profiles:
 
 
 def write_data(folder: Path, rows: int = 100) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "data.csv"
     if not path.exists():
         lines = [f"text number {i},{'ab'[i % 2]}" for i in range(rows)]
@@ -73,7 +74,6 @@ def write_data(folder: Path, rows: int = 100) -> Path:
 
 
 def write_request(folder: Path, name: str, samples: int = 400, **changes: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     fields: dict[str, Any] = {
         "schema": "ymir.job/1",
         "name": name,
@@ -86,6 +86,7 @@ def write_request(folder: Path, name: str, samples: int = 400, **changes: Any) -
         },
         **changes,
     }
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{key_of(name)}.request.yaml"
     path.write_text(json.dumps(fields))
     return path
