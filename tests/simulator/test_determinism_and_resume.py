@@ -114,3 +114,19 @@ def test_a_real_trace_is_continued_bit_for_bit(data_dir: Path, tmp_path: Path):
     second = fresh()
     second.restore(tmp_path / "run.json")
     assert essence(second.run()) == essence(whole)
+
+
+def test_simulate_reads_its_trace_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import json
+
+    from ymir_opt.cli.commands.simulate import simulate as command
+    from ymir_opt.simulator import experiment
+
+    path = tmp_path / "t.json"
+    jobs = [{"id": f"j{i}", "submitted_at_s": 9.0 * i, "gpus": 1, "run_s": 50.0} for i in range(4)]
+    path.write_text(json.dumps({"schema": "ymir.trace/1", "jobs": jobs}))
+    read = []
+    load = experiment.load_trace
+    monkeypatch.setattr(experiment, "load_trace", lambda *given: read.append(given) or load(*given))
+    command(str(path), "1x2:V100", policy="fifo", as_json=True)
+    assert len(read) == 1

@@ -87,15 +87,21 @@ class Estimates:
         for array in (rate, predicted, cold, warm, memory, memories):
             array.flags.writeable = False
         speed = SpeedTable(types, keys, rate, predicted, cold, warm, memory, memories, rigid)
-        tables = []
-        for true in (workload.transfer.warm, workload.transfer.joint, workload.transfer.share):
+        tables, known = [], workload.transfer
+        for true, censored in (
+            (known.warm, known.warm_censored),
+            (known.joint, known.joint_censored),
+            (known.share, None),
+        ):
             noise = np.exp(error.transfer * rng.standard_normal(true.shape)) if error.transfer else 1.0
             table = np.array(true * noise, dtype=np.float64)
+            if censored is not None and censored.size:
+                # what is known only from below is no estimate
+                table[censored] = np.nan
             table.flags.writeable = False
             tables.append(table)
-        share_gib = np.array(workload.transfer.share_gib, dtype=np.float64)
+        share_gib = np.array(known.share_gib, dtype=np.float64)
         share_gib.flags.writeable = False
-        known = workload.transfer
         transfer = TransferTable(
             known.models,
             known.tasks,

@@ -130,6 +130,7 @@ def perform(
     experiment: Experiment,
     folder: Path | None = None,
     progress: Callable[[Progress], None] | None = None,
+    workload: Workload | None = None,
 ) -> SimulationResult:
     """Run it, or return the result that lies in the folder already.
 
@@ -140,12 +141,14 @@ def perform(
         Where result and checkpoint are kept; None: nowhere.
     progress : callable or None
         Called after every planning round.
+    workload : Workload or None
+        What :func:`prepare` returned for it, if it was asked already.
     """
     done = finished(experiment, folder)
     if done is not None:
         return done
     engine = Engine(
-        prepare(experiment),
+        workload or prepare(experiment),
         experiment.nodes(),
         load_policy(experiment.policy),
         policy_name=experiment.policy,
@@ -177,7 +180,13 @@ def finished(experiment: Experiment, folder: Path | None) -> SimulationResult | 
     return read_result(_path(experiment, folder))[0]
 
 
-def bound_of(experiment: Experiment, folder: Path | None = None, *, quick: bool = False) -> JctBound:
+def bound_of(
+    experiment: Experiment,
+    folder: Path | None = None,
+    *,
+    quick: bool = False,
+    workload: Workload | None = None,
+) -> JctBound:
     """Return the clairvoyant lower bounds of the run's jobs on its cluster (the same for every policy)."""
     kind = "quick" if quick else "full"
     anonymous = replace(experiment, policy="", segments=False, round_s=None, min_spacing_s=None)
@@ -185,7 +194,7 @@ def bound_of(experiment: Experiment, folder: Path | None = None, *, quick: bool 
     if path is not None and path.exists():
         return _read_bound(path)
     found = lower_bound(
-        bound_instance(prepare(experiment), experiment.nodes(), experiment.events()), quick=quick
+        bound_instance(workload or prepare(experiment), experiment.nodes(), experiment.events()), quick=quick
     )
     if path is not None:
         write_atomic(path, json.dumps({name: getattr(found, name) for name in _BOUND}))

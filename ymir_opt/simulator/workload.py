@@ -85,7 +85,14 @@ class TraceJob:
 
 @dataclass(frozen=True)
 class TransferTruth:
-    """True transfer between job classes; see :class:`ymir_opt.policies.view.TransferTable`."""
+    """True transfer between job classes; see :class:`ymir_opt.policies.view.TransferTable`.
+
+    Attributes
+    ----------
+    warm_censored, joint_censored : bool[C, C]
+        Ratios of runs that never reached their target: lower limits. A job merged all the same has at least
+        so much work; estimates say that the ratio is unknown. Empty: none.
+    """
 
     models: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -94,6 +101,8 @@ class TransferTruth:
     joint: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     share: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     share_gib: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    warm_censored: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
+    joint_censored: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.bool_))
 
 
 @dataclass(frozen=True)
@@ -204,32 +213,44 @@ def titan_workload(
                 reached=work.reached,
             )
         )
+    transfer, notes = _transfer(model, examples, against, gpu_types[0])
     keys = {(row.model, row.batch_size) for row in examples}
     keys |= {(a.model, a.batch_size + b.batch_size) for a in examples for b in examples if a.model == b.model}
     return Workload.of(
         Path(path).parent.name or str(path),
         jobs,
         ModelSpeeds(model, gpu_types, warm_s, restart_s),
-        transfer=_transfer(model, examples, against, gpu_types[0]),
+        transfer=transfer,
         throughput_keys=tuple(sorted(keys)),
         counts=cluster_gpus,
+        notes=notes,
     )
 
 
-def _transfer(model: JobModel, examples: list[WorkloadJob], against: str, gpu_type: str) -> TransferTruth:
+def _transfer(
+    model: JobModel, examples: list[WorkloadJob], against: str, gpu_type: str
+) -> tuple[TransferTruth, tuple[str, ...]]:
+    """Return the transfer between classes, and notes on what is not known of it.
+
+    A run with transfer that never reaches the target says only that the ratio is at least so large: it is
+    right-censored at the epoch limit. A censored run alone makes a ratio too large, never too small.
+    """
     size = len(examples)
+    warm_missed, joint_missed = (np.zeros((size, size), dtype=np.bool_) for _ in range(2))
     warm, joint, share, share_gib = (np.full((size, size), np.nan) for _ in range(4))
     use = "best_single" if against == "best_single" else "trace"
     for i, job in enumerate(examples):
         for j, other in enumerate(examples):
             if job.model != other.model:
                 continue
-            found = model.temporal_ratio(job, other.task, use)  # type: ignore[arg-type]
-            if found is not None and job.task != other.task:
-                warm[i, j] = found.ratio
-            found = model.joint_ratio(job, other.task, use)  # type: ignore[arg-type]
-            if found is not None and job.task != other.task:
-                joint[i, j] = found.ratio
+            for ratios, missed, ask in (
+                (warm, warm_missed, model.temporal_ratio),
+                (joint, joint_missed, model.joint_ratio),
+            ):
+                found = ask(job, other.task, use) if job.task != other.task else None  # type: ignore[arg-type]
+                if found is not None:
+                    ratios[i, j] = found.ratio
+                    missed[i, j] = not found.with_transfer.reached
             local = [model.iteration(job.model, e.batch_size, 1, gpu_type) for e in (job, other)]
             if local[0] is not None and local[1] is not None:
                 speed = model.shared_speed(job.model, (local[0].local_batch, local[1].local_batch), gpu_type)
@@ -238,7 +259,7 @@ def _transfer(model: JobModel, examples: list[WorkloadJob], against: str, gpu_ty
                     share[i, j] = speed[0]
                     memory = table.memory_gib(local[0].local_batch, local[1].local_batch)
                     share_gib[i, j] = np.nan if memory is None else memory
-    return TransferTruth(
+    truth = TransferTruth(
         tuple(e.model for e in examples),
         tuple(e.task for e in examples),
         tuple(e.batch_size for e in examples),
@@ -246,7 +267,16 @@ def _transfer(model: JobModel, examples: list[WorkloadJob], against: str, gpu_ty
         joint,
         share,
         share_gib,
+        warm_missed,
+        joint_missed,
     )
+    notes = tuple(
+        f"{int(missed.sum())} of {int((~np.isnan(ratios)).sum())} measured {name} never reach the target; "
+        "their work ratios are only lower limits, on which no plan may count"
+        for name, ratios, missed in (("warm starts", warm, warm_missed), ("joint runs", joint, joint_missed))
+        if missed.any()
+    )
+    return truth, notes
 
 
 def synthetic_rigid(

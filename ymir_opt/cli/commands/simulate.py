@@ -93,8 +93,8 @@ def simulate(
         working_folder(output) as folder,
         Tracker(out.console(), workload.length or 0, "simulating", "jobs") as tracker,
     ):
-        result = perform(experiment, folder if output is not None else None, tracker.jobs)
-        bound = bound_of(experiment, folder, quick=True)
+        result = perform(experiment, folder if output is not None else None, tracker.jobs, workload)
+        bound = bound_of(experiment, folder, quick=True, workload=workload)
     row = row_of(experiment, result, bound)
     if out.wants_json:
         emit(json.dumps(row) + "\n")
