@@ -9,17 +9,17 @@ from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.formulation.parameters import Parameters
 from ymir_opt.planner import solve
 from ymir_opt.policies.base import load_policy
-from ymir_opt.policies.ymir import AGE_EXPONENT
+from ymir_opt.policies.ymir import NO_MERGE_EXPONENT
 
 
 def exponent(plan):
     return plan.planner.objective.parameters["age_exponent"]
 
 
-@pytest.mark.parametrize("name", ["ymir", "ymir-no-merge"])
-def test_the_plan_says_which_ageing_exponent_it_was_made_with(name: str):
+@pytest.mark.parametrize(("name", "own"), [("ymir", 0.25), ("ymir-no-merge", NO_MERGE_EXPONENT)])
+def test_the_plan_says_which_ageing_exponent_it_was_made_with(name: str, own: float):
     made = snapshot([node("n0", 4)], [job("a", 2), job("b", 4)])
-    assert exponent(load_policy(name).plan(made)) == AGE_EXPONENT == 0.15
+    assert exponent(load_policy(name).plan(made)) == own
     assert exponent(load_policy(f"{name}:r=0.5").plan(made)) == 0.5
     assert exponent(load_policy(f"{name}:greedy:r=0").plan(made)) == 0.0
     assert exponent(solve(made, policy=name)) == Parameters().age_exponent == 0.25

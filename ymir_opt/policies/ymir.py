@@ -1,9 +1,9 @@
 """Ymir-opt's own planner as a policy.
 
 * Source: This project: groups, GPU counts, types and nodes from one proven optimisation per round.
-* Parameters: Those of the objective; they are in every plan (``planner.objective``). The ageing exponent is
-  :data:`AGE_EXPONENT`, less than that of ``solve``, which makes the tails of the measured traces shorter
-  (``docs/comparison.md``). ``r=0.25`` gives the exponent of ``solve``, ``r=0`` plans for the mean alone.
+* Parameters: Those of the objective; they are in every plan (``planner.objective``). ``ymir`` has those
+  of ``solve``. ``ymir-no-merge`` ages less, :data:`NO_MERGE_EXPONENT` instead of 0.25: without merging the
+  queue is long, and ageing lets small jobs that have waited pass large ones (``docs/comparison.md``).
 * Cadence: On events (arrival, completion, node change, end of a probe), at least 10 s apart.
 * Variants: ``ymir`` may merge jobs and start them from completed adapters; ``ymir-no-merge`` does neither,
   so that what it gains comes from GPU counts, order and placement alone. ``r=NUMBER``: the ageing exponent;
@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ymir_opt.domain.errors import InputError
@@ -22,10 +23,10 @@ from ymir_opt.policies.base import Cadence, variant
 if TYPE_CHECKING:
     from ymir_opt.formulation.parameters import Parameters
 
-__all__ = ["AGE_EXPONENT", "Ymir", "ymir", "ymir_no_merge"]
+__all__ = ["NO_MERGE_EXPONENT", "Ymir", "ymir", "ymir_no_merge"]
 
 OPTIONS = ("greedy", "highs", "cpsat", "cbc", "decompose")
-AGE_EXPONENT = 0.15
+NO_MERGE_EXPONENT = 0.15
 LARGEST_EXPONENT = 4.0
 
 
@@ -38,7 +39,7 @@ class Ymir:
     text : str
         Variant.
     parameters : Parameters or None
-        Constants of the objective; None: the defaults with the policy's ageing exponent.
+        Constants of the objective; None: the defaults with the variant's or the policy's ageing exponent.
     options
         Passed on to ``plan_round``.
 
@@ -61,8 +62,11 @@ class Ymir:
         self.name = f"{name}:{text}" if text else name
         self.cadence = Cadence.events(10.0)
         self.uses_adapters = name == "ymir"
-        exponent = _exponent(self.name, exponents) if exponents else AGE_EXPONENT
-        self.parameters = parameters or Parameters(age_exponent=exponent)
+        self.parameters = parameters or Parameters()
+        if exponents:
+            self.parameters = replace(self.parameters, age_exponent=_exponent(self.name, exponents))
+        elif parameters is None and name == "ymir-no-merge":
+            self.parameters = replace(self.parameters, age_exponent=NO_MERGE_EXPONENT)
         self._policy = name
         # a simulation reads decisions, not what else could have been done
         self._options: dict[str, Any] = {"alternatives": False, **options}
