@@ -125,6 +125,13 @@ class Adapter:
         Width of the pooled state that heads read.
     device : torch.device
 
+    Attributes
+    ----------
+    factors : torch.nn.Parameter
+        All factors in one vector, layer by layer, ``a`` before ``b``: one weight for the optimiser.
+    a, b : dict of str to torch.Tensor
+        The factors of each layer, views of ``factors``, shapes (in, r) and (r, out).
+
     Notes
     -----
     For a layer with input x the adapter adds ``scale * dropout(x) @ a[layer] @ b[layer]``; ``a`` is
@@ -145,22 +152,48 @@ class Adapter:
         self.hidden = hidden
         self.device = device
         self.steps = 0
-        self.a: dict[str, torch.nn.Parameter] = {}
-        self.b: dict[str, torch.nn.Parameter] = {}
+        self.layers = dict(layers)
         self.heads: dict[str, Head] = {}
         generator = _generator(torch.device("cpu"), spec.seed, "factors")
-        for layer, (width_in, width_out) in layers.items():
+        parts = []
+        for width_in, width_out in layers.values():
             bound = 1 / math.sqrt(width_in)
-            a = torch.empty(width_in, spec.r).uniform_(-bound, bound, generator=generator)
-            self.a[layer] = torch.nn.Parameter(a.to(device))
-            self.b[layer] = torch.nn.Parameter(torch.zeros(spec.r, width_out, device=device))
-        factors = [*self.a.values(), *self.b.values()]
+            parts.append(torch.empty(width_in * spec.r).uniform_(-bound, bound, generator=generator))
+            parts.append(torch.zeros(spec.r * width_out))
+        self.factors = torch.nn.Parameter(torch.cat(parts).to(device))
+        self.a, self.b = self._by_layer(self.factors.detach())
         self.optimiser = OPTIMISERS[spec.optim](
-            [{"params": factors, "lr": spec.learning_rate}],
+            [{"params": [self.factors], "lr": spec.learning_rate}],
             lr=spec.learning_rate,
             weight_decay=spec.weight_decay,
+            fused=True,
         )
         self._rates = [spec.learning_rate]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers in each factor, in the order of ``factors``."""
+        r = self.spec.r
+        return [
+            size for width_in, width_out in self.layers.values() for size in (width_in * r, r * width_out)
+        ]
+
+    @property
+    def shape(self) -> tuple[int, tuple[tuple[str, tuple[int, int]], ...]]:
+        """What two adapters have in common whose factors are laid out alike."""
+        return self.spec.r, tuple(self.layers.items())
+
+    def by_layer(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Return ``a`` and ``b`` such that gradients reach ``factors``."""
+        return self._by_layer(self.factors)
+
+    def _by_layer(self, vector: torch.Tensor) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Return a vector like ``factors`` as views by layer."""
+        parts = torch.split(vector, self.sizes)
+        r = self.spec.r
+        widths = self.layers.items()
+        a = {layer: parts[2 * i].view(w, r) for i, (layer, (w, _)) in enumerate(widths)}
+        return a, {layer: parts[2 * i + 1].view(r, w) for i, (layer, (_, w)) in enumerate(widths)}
 
     def add_head(self, task: str, classes: int, seeded_as: str | None = None) -> Head:
         """Add a classifier for a task; its initial weights depend on the seed and the task's name.
@@ -198,18 +231,63 @@ class Adapter:
         self._rates.append(rate)
         return head
 
-    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """Yield every weight with a stable name."""
-        for layer in self.a:
-            yield f"{layer}.lora_a", self.a[layer]
-            yield f"{layer}.lora_b", self.b[layer]
+    def _named(self, vector: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        a, b = self._by_layer(vector)
+        for layer in self.layers:
+            yield f"{layer}.lora_a", a[layer]
+            yield f"{layer}.lora_b", b[layer]
+
+    def _head_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         for task, head in self.heads.items():
             yield f"head.{task}.weight", head.weight
             yield f"head.{task}.bias", head.bias
 
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """Return every weight."""
-        return [weight for _, weight in self.named_parameters()]
+    def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield every weight with a stable name; what is written to it changes the adapter."""
+        yield from self._named(self.factors.detach())
+        yield from self._head_parameters()
+
+    def named_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the gradient of every weight that has one."""
+        if self.factors.grad is not None:
+            yield from self._named(self.factors.grad)
+        yield from ((name, w.grad) for name, w in self._head_parameters() if w.grad is not None)
+
+    def optimiser_state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the optimiser's numbers by kind (``exp_avg``, ``step``, ...) and weight; empty at first."""
+        found: dict[str, dict[str, torch.Tensor]] = {}
+        for weight, names in self._weights():
+            for kind, value in self.optimiser.state.get(weight, {}).items():
+                if not isinstance(value, torch.Tensor):
+                    continue
+                parts = found.setdefault(kind, {})
+                if value.dim() == 0:
+                    parts.update(dict.fromkeys(names, value))
+                elif weight is self.factors:
+                    parts.update(self._named(value))
+                else:
+                    parts[names[0]] = value
+        return found
+
+    def restore_optimiser(self, found: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Take over what :meth:`optimiser_state` returned; weights that it lacks keep nothing."""
+        for weight, names in self._weights():
+            state = {}
+            for kind, parts in found.items():
+                if not all(name in parts for name in names):
+                    continue
+                if parts[names[0]].dim() == 0:
+                    # the step counter lies where a fused optimiser wants it
+                    state[kind] = parts[names[0]].to(weight.device, torch.float32).clone()
+                else:
+                    joined = torch.cat([parts[name].reshape(-1) for name in names])
+                    state[kind] = joined.reshape(weight.shape).to(weight.device)
+            if state:
+                self.optimiser.state[weight] = state
+
+    def _weights(self) -> Iterator[tuple[torch.nn.Parameter, list[str]]]:
+        yield self.factors, [name for name, _ in self._named(self.factors.detach())]
+        yield from ((weight, [name]) for name, weight in self._head_parameters())
 
     def copy_factors(self, source: Adapter) -> None:
         """Start from another adapter's factors (a warm start); heads and optimiser stay new.
@@ -219,34 +297,24 @@ class Adapter:
         InputError
             If the ranks or the adapted layers differ.
         """
-        if source.spec.r != self.spec.r or source.a.keys() != self.a.keys():
+        if source.shape != self.shape:
             raise InputError(
                 f"adapter {self.name}", f"cannot start from {source.name}: another shape", "use the same rank"
             )
         with torch.no_grad():
-            for layer in self.a:
-                self.a[layer].copy_(source.a[layer])
-                self.b[layer].copy_(source.b[layer])
+            self.factors.copy_(source.factors)
 
     def copy_for(self, name: str, heads: Iterable[str], spec: AdapterSpec | None = None) -> Adapter:
         """Return a copy under another name with some of the heads, optimiser and step counter included.
 
         ``spec`` gives it other hyper-parameters of the same rank.
         """
-        layers = {layer: (a.shape[0], self.b[layer].shape[1]) for layer, a in self.a.items()}
-        copy = Adapter(name, spec or self.spec, layers, self.hidden, self.device)
+        copy = Adapter(name, spec or self.spec, self.layers, self.hidden, self.device)
         copy.steps = self.steps
+        copy.copy_factors(self)
         for task in heads:
-            copy.add_head(task, self.heads[task].classes)
-        mine = dict(self.named_parameters())
-        with torch.no_grad():
-            for key, weight in copy.named_parameters():
-                weight.copy_(mine[key])
-                state = self.optimiser.state.get(mine[key])
-                if state:
-                    copy.optimiser.state[weight] = {
-                        k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state.items()
-                    }
+            copy.adopt_head(task, self)
+        copy.restore_optimiser(self.optimiser_state())
         return copy
 
     def adopt_head(self, task: str, source: Adapter) -> None:
@@ -260,24 +328,27 @@ class Adapter:
         """Forget gradients of an unfinished step."""
         self.optimiser.zero_grad(set_to_none=True)
 
-    def dropout_generator(self, part: int = 0) -> torch.Generator:
+    def dropout_generator(self, width: int, part: int = 0) -> torch.Generator:
         """Return the randomness of this step's dropout masks: the same alone and in company.
 
         Parameters
         ----------
+        width : int
+            Of the layers' inputs.
         part : int
             Which part of the step's rows, where they are worked through in several passes.
         """
-        return _generator(self.device, self.spec.seed, "dropout", self.steps, *([part] if part else []))
+        return _generator(self.device, self.spec.seed, "dropout", self.steps, part, width)
 
     def update(self) -> bool:
         """Take one optimiser step on the gradients; return False, changing nothing, if one is not finite."""
-        gradients = [w.grad for w in self.parameters() if w.grad is not None]
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
-        finite = bool(torch.isfinite(norm))
+        weights = [self.factors, *(weight for _, weight in self._head_parameters())]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])))
+        finite = math.isfinite(norm)
         if finite:
             limit = self.spec.max_grad_norm
-            if limit is not None and float(norm) > limit:
+            if limit is not None and norm > limit:
                 for gradient in gradients:
                     gradient.mul_(limit / norm)
             spec = self.spec
@@ -285,6 +356,6 @@ class Adapter:
             for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
                 group["lr"] = rate * factor
             self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.drop_gradients()
         self.steps += 1
         return finite

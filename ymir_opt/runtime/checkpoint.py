@@ -27,18 +27,20 @@ __all__ = ["SCHEMA", "exists", "load_adapter", "read_facts", "save_adapter"]
 
 SCHEMA = "ymir.adapter/1"
 INDEX = "adapter.json"
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+_KINDS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "step": "updates"}
 
 
 def _tensors(adapter: Adapter, *, optimiser: bool) -> dict[str, torch.Tensor]:
-    tensors = {}
-    for name, weight in adapter.named_parameters():
-        tensors[f"weight.{name}"] = weight.detach().cpu().contiguous()
-        state = adapter.optimiser.state.get(weight)
-        if optimiser and state and all(moment in state for moment in _MOMENTS):
-            for moment in _MOMENTS:
-                tensors[f"{moment}.{name}"] = state[moment].detach().cpu().contiguous()
-            tensors[f"updates.{name}"] = state["step"].detach().cpu().reshape(1)
+    tensors = {
+        f"weight.{name}": weight.detach().cpu().contiguous() for name, weight in adapter.named_parameters()
+    }
+    if optimiser:
+        for kind, parts in adapter.optimiser_state().items():
+            for name, value in parts.items():
+                # the step counter is one number for many weights; a file holds no tensor twice
+                tensors[f"{_KINDS.get(kind, kind)}.{name}"] = (
+                    value.detach().cpu().reshape(value.shape or (1,)).clone()
+                )
     return tensors
 
 
@@ -199,10 +201,11 @@ def load_adapter(runtime: Runtime, folder: Path, name: str | None = None) -> Ada
                     str(folder), f"does not fit this backbone at {key}", "load the model it was made for"
                 )
             weight.copy_(found)
-            if f"updates.{key}" in tensors:
-                adapter.optimiser.state[weight] = {
-                    "step": tensors[f"updates.{key}"].reshape(()).clone(),
-                    **{moment: tensors[f"{moment}.{key}"].to(weight.device) for moment in _MOMENTS},
-                }
+    state: dict[str, dict[str, torch.Tensor]] = {}
+    for kind, prefix in _KINDS.items():
+        names = {key[len(prefix) + 1 :]: key for key in tensors if key.startswith(f"{prefix}.")}
+        parts = {name: tensors[key] for name, key in names.items()}
+        state[kind] = {name: v.reshape(()) if kind == "step" else v for name, v in parts.items()}
+    adapter.restore_optimiser(state)
     runtime.adapters[adapter.name] = adapter
     return adapter

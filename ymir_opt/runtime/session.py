@@ -270,12 +270,8 @@ class Runtime:
         found = {}
         for segment in segments:
             adapter = segment.adapter
-            found[adapter.name] = {
-                name: weight.grad.clone()
-                for name, weight in adapter.named_parameters()
-                if weight.grad is not None
-            }
-            adapter.optimiser.zero_grad(set_to_none=True)
+            found[adapter.name] = {name: g.clone() for name, g in adapter.named_gradients()}
+            adapter.drop_gradients()
         return found
 
     def features(self, inputs: Inputs, adapter: str | None = None) -> torch.Tensor:
