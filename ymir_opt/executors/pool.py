@@ -286,6 +286,8 @@ class WorkerPool:
         age = self.watcher.read_status(worker, now)
         why = self.backend.ended(worker.id, worker.handle)
         if why is not None:
+            # it may have ended because its node did
+            self._look_at_nodes()
             lost = self._node_state(worker.node) is NodeState.DOWN
             if lost and worker.stop_asked_s is None:
                 worker.stop_asked_s = now
@@ -481,6 +483,10 @@ class WorkerPool:
         try:
             worker.handle = dict(self.backend.start(launch))
         except YmirError as error:
+            self._look_at_nodes()
+            if self._node_state(want.node) is NodeState.DOWN:
+                # that is no fault of the jobs
+                worker.stop_asked_s = now
             self.watcher.ended(worker, error.one_line())
             return
         worker.state = WorkerState.RUNNING

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from ymir_opt.domain.base import nearest, short
 from ymir_opt.domain.documents import snapshot_sha256
+from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.plan import Plan
 from ymir_opt.domain.snapshot import Snapshot
 from ymir_opt.executors.base import Happening, StalePlanError
@@ -32,6 +34,8 @@ def adopt_plan(pool: WorkerPool, plan: Plan, snapshot: Snapshot) -> tuple[str, .
 
     Raises
     ------
+    InputError
+        It names a node that this executor does not have.
     StalePlanError
         Something else runs, or another plan was applied since.
     """
@@ -39,6 +43,15 @@ def adopt_plan(pool: WorkerPool, plan: Plan, snapshot: Snapshot) -> tuple[str, .
     last = pool.journal.get("meta", "plan")
     if last is not None and last["snapshot_sha256"] == plan.snapshot_sha256:
         return ()
+    known = {node.id for node in pool.nodes()}
+    for i, group in enumerate(plan.groups):
+        for node in group.placement:
+            if node not in known:
+                raise InputError(
+                    f"groups[{i}].placement",
+                    f"{short(node)} is not a node of this executor",
+                    nearest(node, known),
+                )
     if last is None:
         _require_agreement(pool, snapshot)
         pool.observed(snapshot)

@@ -171,7 +171,8 @@ def _serve(
     from ymir_opt.service.listing import listed
     from ymir_opt.service.opening import open_pool
 
-    with stop_on_signals() as stopped, open_pool(folder, executor, options) as pool:
+    # Ray takes the signals over when it begins, so ours come after it
+    with open_pool(folder, executor, options) as pool, stop_on_signals() as stopped:
 
         def lines() -> list[object]:
             groups = list(pool.state.groups.values())

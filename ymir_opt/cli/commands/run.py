@@ -54,7 +54,8 @@ def run(
     folder.require()
     folder.make()
     options = Options(nodes=source.cluster.nodes, address=address, checkpoint_every_samples=checkpoint_every)
-    with stop_on_signals() as stopped, open_pool(folder, executor, options) as pool:
+    # Ray takes the signals over when it begins, so ours come after it
+    with open_pool(folder, executor, options) as pool, stop_on_signals() as stopped:
         adopt_plan(pool, wanted, source)
 
         def lines() -> list[object]:
