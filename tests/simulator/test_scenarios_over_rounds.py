@@ -37,15 +37,36 @@ def test_o1_ageing_lets_a_gang_in_before_a_stream_of_small_jobs(waited: float, g
     blocker = rigid("blocker", -waited - 1.0, waited + 1.0, 4, movable=False)
     gang = rigid("gang", -waited, 60.0, 4)
     small = [rigid(f"s{i:02}", 20.0 * i - 70.0, 60.0, 1) for i in range(16)]
-    result = run(
-        rigid_trace([blocker, gang, *small], restart_s=0.0), "1x4:V100", cadence=Cadence.events(10.0)
-    )
+    trace = rigid_trace([blocker, gang, *small], restart_s=0.0)
+    result = run(trace, "1x4:V100", "ymir-no-merge:r=0.25", cadence=Cadence.events(10.0))
     assert result.unfinished == ()
     found = records(result)
     assert (found["gang"].first_start_s < 20.0) == goes_first
     assert found["gang"].preemptions == 0
     if not goes_first:
         assert found["gang"].first_start_s > 200.0, "as long as the stream goes on"
+
+
+def wait_behind_a_stream(policy: str, gang_s: float, stream: int) -> float:
+    """Return how long a gang of four GPUs waits while small jobs keep three of four GPUs busy."""
+    small = [rigid(f"s{i:03}", 20.0 * i - 60.0, 60.0, 1) for i in range(stream)]
+    trace = rigid_trace([rigid("gang", 0.0, gang_s, 4), *small], restart_s=0.0)
+    gang = records(run(trace, "1x4:V100", policy, cadence=Cadence.events(10.0)))["gang"]
+    assert gang.preemptions == 0
+    return gang.first_start_s
+
+
+@pytest.mark.parametrize(("exponent", "gang_s", "stream"), [(0.25, 5.0, 50), (0.5, 20.0, 20)])
+def test_o1_with_ageing_the_wait_does_not_grow_with_the_stream(exponent: float, gang_s: float, stream: int):
+    """Within the stream's 20 s x number the gang goes; twice the stream changes nothing."""
+    policy = f"ymir-no-merge:r={exponent}"
+    short, long = (wait_behind_a_stream(policy, gang_s, n) for n in (stream, 2 * stream))
+    assert short == long < 20.0 * stream - 100.0
+
+
+def test_o1_without_ageing_the_wait_grows_with_the_stream():
+    waits = [wait_behind_a_stream("ymir-no-merge:r=0", 20.0, n) for n in (20, 40)]
+    assert waits[1] >= waits[0] + 300.0
 
 
 def test_o5_waiting_never_lowers_a_rank_equal_jobs_start_in_order_of_submission():

@@ -102,6 +102,12 @@ def _short(trace: str) -> str:
     return parts[-1] if parts else trace
 
 
+def _short_time(seconds: float | None) -> str:
+    if seconds is None:
+        return NONE
+    return f"{figure(seconds, 3)} s" if seconds >= 1 else f"{figure(1000 * seconds, 3)} ms"
+
+
 def _hours(seconds: float | None) -> str:
     return NONE if seconds is None else f"{figure(seconds / 3600, 3)} h"
 
@@ -121,7 +127,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], str], int], ...] = (
     ("switching", "gpu_hours_switching", lambda v: figure(v, 3), 0),
     ("in use", "utilisation", percent, 0),
     ("merges", "merges", str, 0),
-    ("plan p99", "plan_wall_p99_s", lambda v: NONE if v is None else f"{figure(1000 * v, 3)} ms", 0),
+    ("plan p99", "plan_wall_p99_s", _short_time, 0),
     ("value gap", "max_value_gap", percent, 0),
 )
 
