@@ -63,3 +63,16 @@ def test_every_change_is_checked_in_the_round_in_which_it_happens(monkeypatch: p
     engine = Engine(rigid_workload(jobs), parse_cluster("2x4:V100"), policy)
     with pytest.raises(InvalidPlanError, match=r"2 GPUs lie on 2 nodes, but 1 could hold them"):
         engine.run()
+
+
+def test_what_did_not_change_is_checked_every_fiftieth_round():
+    """A group whose books go wrong unseen is found at round 50, and not by the rounds before."""
+    policy = Scripted(lambda view: Decision(counts(view, a=2)), Cadence.rounds(1.0))
+    workload = rigid_workload([rigid("a", 0.0, 500.0, 2)])
+    engine = Engine(workload, parse_cluster("2x4:V100"), policy, policy_name="mine")
+    engine.run(stop_after_rounds=3)
+    next(iter(engine.world.runs.values())).gpus = 3
+    engine.run(stop_after_rounds=46)
+    assert engine.rounds == 49
+    with pytest.raises(InvalidPlanError, match=r"policy mine: breaks invariant 3"):
+        engine.run(stop_after_rounds=1)
