@@ -6,9 +6,9 @@ Cases: FM-2-vit (640 jobs, 32 GPUs) under every heuristic policy and under ours;
 on 10 000 GPUs under fifo; and the same with a quarter of the jobs, so that cost per event and memory can be
 compared. CPU seconds leave out the interpreter's start and the imports, and count reading the trace.
 
-A core that is shared with other work does less in a CPU second. A fixed loop of Python and numpy is
-timed beside every case (before and after); `cpu_s_quiet` is the case's CPU time divided by how much slower the
-loop was than `quiet_loop_s`, its time on the machine at rest (``--quiet-loop``, or the fastest seen).
+A core that is shared with other work does less in a CPU second. A fixed loop of Python and numpy is timed
+beside every case (before and after); `cpu_s_quiet` is the case's CPU time divided by how much slower the loop
+was than `quiet_loop_s`, its time on the machine at rest (``--quiet-loop``, or the fastest seen).
 """
 
 from __future__ import annotations
