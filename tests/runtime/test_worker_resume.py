@@ -23,6 +23,7 @@ from worker_kit import (
     worker,
 )
 
+from ymir_opt.runtime.jobfolder import JobFolder
 from ymir_opt.runtime.worker import Worker
 
 
@@ -53,6 +54,35 @@ def test_a_resumed_job_ends_with_the_same_bits(ends: str, schedule: str, tmp_pat
     # a checkpoint every 24 samples: a crash costs less than that
     done = [0, 35, 50, 90] if ends == "stop" else [0, 25, 25, 50]
     assert repeated == done
+
+
+@pytest.mark.parametrize("target", [None, 0.8])
+def test_a_crash_before_the_result_is_written_trains_nothing_twice(
+    target: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = add_job(tmp_path, "a", target=target, num_train_epochs=10.0)
+    one = worker(tmp_path)
+    one.assign(assignment(1, "solo", [key]))
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JobFolder, "write_result", killed)
+        with pytest.raises(Killed):
+            run(one)
+    before = saved(tmp_path, key)
+    crash(one)
+    other = worker(tmp_path)
+    other.assign(assignment(1, "solo", [key]))
+    run(other)
+    assert apart(saved(tmp_path, key), before) == 0
+    assert result(tmp_path, key)["samples"] == curve(tmp_path, key)[-1]["samples"]
+    assert events(other, "evaluated") == []
+    assert events(other, "finished")[0]["outcome"] == ("exhausted" if target is None else "reached")
 
 
 def test_a_colocated_group_that_crashed_together_ends_with_the_same_bits(tmp_path: Path) -> None:

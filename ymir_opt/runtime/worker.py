@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +73,7 @@ class Worker:
         self._stepper: Stepper | None = None
         self._preparer = Preparer(self._load_data)
         self._profile: list[str] = []
+        self._joined: list[str] = []
 
     # -- assignment ---------------------------------------------------------------------------------
 
@@ -108,7 +110,8 @@ class Worker:
         self._enter(group, jobs)
         self._preparer.keep([*jobs, *prepare, *profile])
         if self.crew.runtime is not None:
-            for key in prepare:
+            ahead = jobs if group and group["mode"] == "sequence" else []
+            for key in [*prepare, *(key for key in ahead if not self.crew.has_ended(key))]:
                 self._preparer.prepare(key)
         self._profile = [key for key in profile if not self.events.said("profiled", key)]
         self.version = version
@@ -203,6 +206,7 @@ class Worker:
         order = self.crew.group["jobs"] if self.crew.group else [key]
         self.crew.members = {k: self.crew.members[k] for k in order if k in self.crew.members}
         self.crew.states[key] = "training"
+        self._joined.append(key)
         seconds = round(time.perf_counter() - began, 4)
         self.events.write("started", key, self.crew.group_id, samples=member.samples, seconds=seconds)
         folder.log(f"trains in group {self.crew.group_id}, from sample {member.samples}")
@@ -249,10 +253,19 @@ class Worker:
             self._measure(self._profile.pop(0))
             return True
         self._fill()
+        self._conclude_joined()
         if not self.crew.members:
             return False
         self._train()
         return True
+
+    def _conclude_joined(self) -> None:
+        """End who was at its end already when a process ended that could not say so."""
+        for key in self._joined:
+            member = self.crew.members.get(key)
+            if member is not None and member.evaluations and member.points[-1][0] == member.samples:
+                self._conclude(member)
+        self._joined = []
 
     def _train(self) -> None:
         stepper = self._stepper
@@ -296,6 +309,10 @@ class Worker:
             self.crew.fail(member, f"the evaluation at sample {member.samples} failed ({text})")
             return
         metric = METRICS[member.settings.metric](found)
+        if not math.isfinite(metric):
+            problem = f"{member.settings.metric} is {metric} at sample {member.samples}"
+            self.crew.fail(member, f"{problem}; lower training.learning_rate")
+            return
         if member.merge is not None:
             member.merge.seconds += time.perf_counter() - began
         entry = member.evaluated(metric, found.loss, str(self.crew.group_id))
@@ -304,8 +321,13 @@ class Worker:
         self.events.write("evaluated", member.key, self.crew.group_id, **facts)
         name = member.settings.metric
         member.folder.log(f"sample {member.samples}: {name} {metric:.4f}, loss {found.loss:.4f}")
-        if member.settings.reached(metric):
-            self.crew.finish(member, "reached", f"reached {name} {member.settings.target}")
+        self._conclude(member)
+
+    def _conclude(self, member: Member) -> None:
+        """Draw the consequences of the last evaluation; the same ones if they are drawn again."""
+        if member.settings.reached(member.metric):
+            text = f"reached {member.settings.metric} {member.settings.target}"
+            self.crew.finish(member, "reached", text)
             return
         if not probe_passes(self.crew, member):
             return
