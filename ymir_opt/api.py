@@ -9,6 +9,7 @@ from ymir_opt.domain.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ymir_opt.estimates.protocols import Predictor
+    from ymir_opt.planner.state import SolverMemory
 
 __all__ = ["solve"]
 
@@ -25,6 +26,7 @@ def solve(
     measured_only: bool = False,
     prove_global: bool = False,
     seed: int = 0,
+    memory: SolverMemory | None = None,
 ) -> Plan:
     """Plan one round with our planner, or with an installed policy by its name.
 
@@ -33,7 +35,7 @@ def solve(
     snapshot : Snapshot
     policy : str
         ``ymir``, ``ymir-no-merge``, or a baseline by its system's name.
-    backend, time_limit_s, gap, previous, estimates, measured_only, prove_global, seed
+    backend, time_limit_s, gap, previous, estimates, measured_only, prove_global, seed, memory
         See `ymir_opt.planner.solve`; a baseline takes `previous` only.
 
     Returns
@@ -60,6 +62,7 @@ def solve(
             measured_only=measured_only,
             prove_global=prove_global,
             seed=seed,
+            memory=memory,
         )
     from ymir_opt.policies.base import load_policy
     from ymir_opt.policies.plan_by import plan_by

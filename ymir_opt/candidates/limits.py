@@ -15,6 +15,8 @@ class PoolLimits:
     ----------
     exhaustive_below : int
         With fewer jobs nothing is dropped by heuristics.
+    most_sets : int
+        If there are more sets of a mode, they are dropped by heuristics all the same.
     max_members : int
         Largest group.
     all_pairs_to : int
@@ -41,6 +43,7 @@ class PoolLimits:
     """
 
     exhaustive_below: int = 8
+    most_sets: int = 3_000_000
     max_members: int = 4
     all_pairs_to: int = 60_000
     partner_classes: int = 8

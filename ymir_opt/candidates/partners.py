@@ -70,6 +70,17 @@ class PairFinder:
         self.dropped += max(0, total - len(pairs)) if total > self.limits.all_pairs_to else 0
         return pairs[self.rules.allowed(mode, pairs)]
 
+    def linked(self, mode: Mode) -> BoolArray:
+        """Return bool[J, J]: rows (or a predictor) may answer for the two jobs; from, to in a sequence."""
+        kind = self._class(mode)
+        known = np.zeros((int(kind.max(initial=-1)) + 2,) * 2, dtype=np.bool_)
+        possible = self._possible(mode)
+        if self.evaluator.estimates.predictor is not None and mode is Mode.JOINT:
+            # a predictor may answer for a group of whose pairs it knows nothing
+            possible = np.ones_like(possible)
+        known[: len(possible), : len(possible)] = possible[: len(known) - 1, : len(known) - 1]
+        return np.asarray(known[kind[:, None], kind[None, :]])
+
     # -- classes --------------------------------------------------------------------------------
 
     def _classes(self, mode: Mode) -> list[IntArray]:

@@ -41,8 +41,10 @@ def dominance(table: ColumnTable, fewest: Callable[[Shape], int], running: BoolA
     """
     before = len(table)
     table = table.take(np.flatnonzero(_gains(table, running)))
-    table = table.take(_cheapest(table))
-    table = table.take(np.flatnonzero(~_larger(table, fewest)))
+    footprint = _footprint(table)
+    kept = _cheapest(table, footprint)
+    table, footprint = table.take(kept), footprint[kept]
+    table = table.take(np.flatnonzero(~_larger(table, footprint, fewest)))
     return replace(
         table, notes={**table.notes, "dominated": table.notes.get("dominated", 0) + before - len(table)}
     )
@@ -57,24 +59,23 @@ def _gains(table: ColumnTable, running: BoolArray) -> BoolArray:
 
 
 def _footprint(table: ColumnTable) -> IntArray:
-    """Return int64[C, K + 1]: the holders in any order of the others, and for sequences the order's head."""
+    """Return int64[C], equal for columns of the same members, in sequences with the same head."""
     sequence = (table.mode == MODES.index(Mode.SEQUENCE)) & (table.size > 1)
     members = np.sort(table.jobs, axis=1)
     head = np.where(sequence, table.jobs[:, 0], -1)
-    return np.column_stack([members, head])
+    return unique_rows(np.column_stack([members, head]))[1]
 
 
-def _cheapest(table: ColumnTable) -> IntArray:
-    key = np.column_stack([_footprint(table), table.shape, table.keep])
-    _, inverse = unique_rows(key)
+def _cheapest(table: ColumnTable, footprint: IntArray) -> IntArray:
+    inverse = unique_rows(np.column_stack([footprint, table.shape, table.keep]))[1]
     # among equal costs prefer what shares less: the earlier mode, then the earlier row
-    order = np.lexsort((np.arange(len(table)), table.mode, table.cost, inverse))
+    order = np.lexsort((table.mode, table.cost, inverse))
     first = np.ones(len(order), dtype=np.bool_)
     first[1:] = inverse[order[1:]] != inverse[order[:-1]]
     return np.sort(order[first])
 
 
-def _larger(table: ColumnTable, fewest: Callable[[Shape], int]) -> BoolArray:
+def _larger(table: ColumnTable, footprint: IntArray, fewest: Callable[[Shape], int]) -> BoolArray:
     out = np.zeros(len(table), dtype=np.bool_)
     if not table.shapes:
         return out
@@ -94,7 +95,7 @@ def _larger(table: ColumnTable, fewest: Callable[[Shape], int]) -> BoolArray:
     )
     level = np.array([s.level for s in shapes] + [0], dtype=np.int64)[table.shape]
     family = kind[table.shape]
-    _, group = unique_rows(np.column_stack([_footprint(table), family, level]))
+    _, group = unique_rows(np.column_stack([footprint, family, level]))
     mine = np.flatnonzero(family >= 0)
     order = mine[np.lexsort((table.cost[mine], table.gpus[mine], group[mine]))]
     if len(order) < 2:

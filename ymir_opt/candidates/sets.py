@@ -1,8 +1,8 @@
-"""Sets of jobs worth expanding: every set in small instances, a priced beam over partners in larger ones."""
+"""Sets of jobs worth expanding: a priced beam over partners (`every` has them all, for small instances)."""
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.formulation.rowwise import any_of, sum_of
 from ymir_opt.formulation.work import unique_rows
 
-__all__ = ["SetFinder"]
+__all__ = ["SetFinder", "Stop"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -27,6 +27,21 @@ BoolArray = NDArray[np.bool_]
 
 # up to so many sets are scored at their two smallest counts instead of one
 TWO_COUNTS_TO = 20_000
+# so many sets are scored between two looks at the clock
+BLOCK = 50_000
+
+
+class Stop:
+    """Remembers that the wall-clock guard has struck."""
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        self.asked = asked
+        self.struck = False
+
+    def __call__(self) -> bool:
+        """Say whether to stop."""
+        self.struck = self.struck or self.asked()
+        return self.struck
 
 
 class SetFinder:
@@ -40,6 +55,7 @@ class SetFinder:
         limits: PoolLimits,
         prices: Prices,
         memory: ScoreMemory,
+        stop: Stop,
     ) -> None:
         self.evaluator = evaluator
         self.rules = rules
@@ -47,6 +63,7 @@ class SetFinder:
         self.limits = limits
         self.prices = prices
         self.memory = memory
+        self.stop = stop
         self.finder = PairFinder(evaluator, rules, limits, prices.job)
 
     def columns(self, mode: Mode, *, least: float = -np.inf) -> list[ColumnTable]:
@@ -58,24 +75,9 @@ class SetFinder:
         least : float
             Sets and columns of a lower reduced profit, in quanta, are left out.
         """
-        if self.expander.exhaustive:
-            return self._every(mode)
+        if self.stop():
+            return []
         return self._beam(mode, least)
-
-    # -- small instances ------------------------------------------------------------------------
-
-    def _every(self, mode: Mode) -> list[ColumnTable]:
-        rows = np.flatnonzero(self.evaluator.jobs.startable & ~self.evaluator.jobs.rigid)
-        out = []
-        for size in range(2, self.limits.max_members + 1):
-            found = permutations(rows, size) if mode is Mode.SEQUENCE else combinations(rows, size)
-            sets = np.array(list(found), dtype=np.int64).reshape(-1, size)
-            sets = sets[self.rules.allowed(mode, sets)] if len(sets) else sets
-            if len(sets):
-                out.append(self.expander.expand(mode, sets))
-        return out
-
-    # -- larger instances -----------------------------------------------------------------------
 
     def _beam(self, mode: Mode, least: float) -> list[ColumnTable]:
         pairs = self.finder.pairs(mode, self.score)
@@ -89,6 +91,8 @@ class SetFinder:
         partners = self._partners(mode, pairs, value)
         grown = pairs[self._best(pairs, value, self.limits.grown_per_job, -np.inf, count=False)]
         for _ in range(3, self.limits.max_members + 1):
+            if self.stop():
+                break
             wider = self._grow(mode, grown, partners)
             if not len(wider):
                 break
@@ -102,6 +106,8 @@ class SetFinder:
 
     def _expand(self, mode: Mode, sets: IntArray, least: float) -> ColumnTable:
         """Return the columns of the sets, the best counts of each."""
+        if self.stop():
+            sets = sets[:0]
         table = self.expander.expand(mode, sets) if len(sets) else self.expander.empty()
         if not len(table):
             return table
@@ -144,7 +150,24 @@ class SetFinder:
         return np.asarray((found.saving - price * found.gpus).max(axis=1, initial=-np.inf) - worth)
 
     def _savings(self, mode: Mode, sets: IntArray, full: bool) -> Scored:
-        """Return the savings of sets at their smallest count on each type, or their two smallest."""
+        """Return the savings of sets at their smallest count on each type, or their two smallest.
+
+        Where the guard strikes the rest counts as inadmissible.
+        """
+        if len(sets) <= BLOCK:
+            return self._savings_of(mode, sets, full)
+        parts = []
+        for begin in range(0, len(sets), BLOCK):
+            block = sets[begin : begin + BLOCK]
+            if self.stop():
+                options = len(self.evaluator.instance.types) * (1 + full)
+                none = np.full((len(sets) - begin, options), -np.inf)
+                parts.append(Scored(none, np.zeros(none.shape, dtype=np.int16)))
+                break
+            parts.append(self._savings_of(mode, block, full))
+        return Scored(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("saving", "gpus")))
+
+    def _savings_of(self, mode: Mode, sets: IntArray, full: bool) -> Scored:
         evaluator = self.evaluator
         types, tried = len(evaluator.instance.types), 1 + full
         saving = np.full((len(sets), types * tried), -np.inf)

@@ -50,6 +50,7 @@ class WaitingReasons:
             self.used[rows] = True
         self.free = instance.gpu_ready & ~self.used
         self._cache: dict[tuple[object, ...], tuple[Reason, str]] = {}
+        self._told: dict[tuple[object, ...], tuple[int, list[tuple[int, str, int]], str]] = {}
         self._holders = _holders(work, selection, reservation)
 
     def why(self, j: int) -> tuple[Reason, str]:
@@ -249,16 +250,25 @@ class WaitingReasons:
     def _blocked(self, j: int, shape: Shape, text: str) -> tuple[Reason, str]:
         """Name the groups that hold the GPUs which a job could use."""
         mine = int(self.work.evaluator.instance.job_class[j])
-        domain = self._domain(shape)
-        count = np.bincount(self._holder[domain], minlength=len(self._holders) + 1)[:-1]
-        order = np.argsort(-count, kind="stable")
-        held = [(int(count[i]), *self._holders[i][1:]) for i in order[count[order] > 0]]
-        if held:
-            text += f"; held by {names([f'{name} ({gpus_of(n)})' for n, name, _ in held], 4, 'group')}"
+        total, held, told = self._held(shape)
+        if told:
+            text += f"; held by {told}"
         above = sum(n for n, _, top in held if top > mine)
-        if above and int(domain.sum()) - above < shape.gpus:
+        if above and total - above < shape.gpus:
             return Reason.LOWER_PRIORITY, f"{text}; {gpus_of(above)} are held by higher priority classes"
         return Reason.INSUFFICIENT_GPUS, text
+
+    def _held(self, shape: Shape) -> tuple[int, list[tuple[int, str, int]], str]:
+        """Return how many GPUs a shape could use, who holds how many of them, and that in words."""
+        key = (shape.type, shape.level, shape.selector)
+        if key not in self._told:
+            domain = self._domain(shape)
+            count = np.bincount(self._holder[domain], minlength=len(self._holders) + 1)[:-1]
+            order = np.argsort(-count, kind="stable")
+            held = [(int(count[i]), *self._holders[i][1:]) for i in order[count[order] > 0]]
+            told = names([f"{name} ({gpus_of(n)})" for n, name, _ in held], 4, "group") if held else ""
+            self._told[key] = (int(domain.sum()), held, told)
+        return self._told[key]
 
     def _shape(self, j: int, t: int, gpus: int) -> Shape | None:
         """Return what the job alone asks of the nodes; None if no GPU has the memory."""

@@ -6,7 +6,8 @@ here, so that they cannot disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +33,9 @@ SHARED = (Mode.GPU_SHARE, Mode.COLOCATE, Mode.JOINT)
 # total of the queueing costs in quanta lies in [1e9, 1e10): fine enough to tell jobs apart, small
 # enough for doubles and 64-bit sums
 QUANTA = 1e9
+
+
+_WORK = tuple(part.name for part in fields(Work))
 
 
 @dataclass(frozen=True)
@@ -306,27 +310,30 @@ class Evaluator:
 
     def evaluate_keep(self, group: Running) -> Evaluation:
         """Evaluate a running group that stays exactly as it runs (M = 1)."""
+        return self._evaluate_kept([group])
+
+    def _evaluate_kept(self, groups: list[Running]) -> Evaluation:
+        """Evaluate running groups of one mode with equally many members and holders, as they are."""
         jobs, p = self.jobs, self.parameters
-        members = np.array([group.members], dtype=np.int64)
-        types = np.array([group.type], dtype=np.int64)
-        gpus = np.array([len(group.gpus)], dtype=np.int64)
+        mode, count = groups[0].mode, len(groups)
+        members, types, gpus = self._arrays(groups)
         present = members >= 0
         start = np.full(members.shape, -1, dtype=np.int64)
-        if group.mode is Mode.SEQUENCE:
+        if mode is Mode.SEQUENCE:
             work = self.works.work(Mode.SEQUENCE, members, start)
             point, high, low = work.point.copy(), work.planning_high.copy(), work.low.copy()
         else:
             work = self.works.work(Mode.SOLO, members, start)
             point, high, low = (np.zeros(members.shape) for _ in range(3))
-        holders = list(range(len(group.holders)))
-        rows = members[0, holders]
-        point[0, holders] = jobs.keep_work[rows]
-        high[0, holders] = jobs.keep_work_high[rows]
-        low[0, holders] = jobs.keep_work_low[rows]
+        holders = len(groups[0].holders)
+        rows = members[:, :holders]
+        point[:, :holders] = jobs.keep_work[rows]
+        high[:, :holders] = jobs.keep_work_high[rows]
+        low[:, :holders] = jobs.keep_work_low[rows]
         work = Work(
             point=point,
             low=low,
-            high=np.maximum(high, work.high * (group.mode is Mode.SEQUENCE)),
+            high=np.maximum(high, work.high * (mode is Mode.SEQUENCE)),
             planning_high=high,
             alone=work.alone,
             alone_high=work.alone_high,
@@ -337,22 +344,21 @@ class Evaluator:
             known=work.known,
         )
         zero = np.zeros(members.shape)
-        if group.mode is Mode.SEQUENCE:
-            cold = jobs.cold[members, group.type]
+        if mode is Mode.SEQUENCE:
+            cold = jobs.cold[members, types[:, None]]
             result = self._sequence(members, types, gpus, work, zero, cold)
             # what runs is not gated again: only the waiting members must still prove themselves
             return self._kept_sequence(members, types, gpus, work, result)
-        rates = self._kept_rates(group, members, types, gpus)
+        rates = self._kept_rates(mode, members, types, gpus)
         first = rates(present, None)
         run = terms.expected(
             run_times(work.point, present, rates), run_times(work.planning_high, present, rates), p
         )
-        finish = run
-        known = np.all(np.isfinite(first), axis=1)
-        memory = np.full(1, np.nan)
-        never = np.zeros(1, np.bool_)
+        known = all_of(np.isfinite(first))
+        memory = np.full(count, np.nan)
+        never = np.zeros(count, np.bool_)
         return self._priced(
-            members, finish, first, memory, zero, work, np.ones(1, np.bool_), known, never, keep=True
+            members, run, first, memory, zero, work, np.ones(count, np.bool_), known, never, keep=True
         )
 
     def _kept_sequence(
@@ -363,22 +369,22 @@ class Evaluator:
         kept = terms.progress_value(importance, lead, True, self.parameters)
         parts = {**result.terms, "progress": kept}
         return Evaluation(
-            valid=np.ones(1, np.bool_),
+            valid=np.ones(len(members), np.bool_),
             known=result.known,
             finish_s=result.finish_s,
             rate=result.rate,
             memory=result.memory,
-            cost=sum(parts.values(), np.zeros(1)),
+            cost=sum(parts.values(), np.zeros(len(members))),
             terms=parts,
             probe_s=result.probe_s,
             work=work,
             predicted=result.predicted,
         )
 
-    def _kept_rates(self, group: Running, members: IntArray, types: IntArray, gpus: IntArray) -> RateFunction:
-        """Rates of a running group; where the rows say nothing, what was realised since its start."""
-        by_rows = self.speeds.rate_function(group.mode, members, types, gpus)
-        realised = np.array([[self._realised(j) for j in group.members]])
+    def _kept_rates(self, mode: Mode, members: IntArray, types: IntArray, gpus: IntArray) -> RateFunction:
+        """Rates of running groups; where the rows say nothing, what was realised since their start."""
+        by_rows = self.speeds.rate_function(mode, members, types, gpus)
+        realised = np.array([[self._realised(j) for j in row] for row in members.tolist()])
 
         def rates(active: BoolArray, previous: FloatArray | None) -> FloatArray:
             now = by_rows(active, previous)
@@ -417,7 +423,11 @@ class Evaluator:
     @cached_property
     def keeps(self) -> tuple[Evaluation, ...]:
         """Evaluations of all running groups as they are."""
-        return tuple(self.evaluate_keep(group) for group in self.instance.running)
+        found: dict[int, Evaluation] = {}
+        for rows in self._alike:
+            together = self._evaluate_kept([self.instance.running[r] for r in rows])
+            found |= {r: _row(together, i) for i, r in enumerate(rows)}
+        return tuple(found[r] for r in range(len(self.instance.running)))
 
     # -- leaving a job out ----------------------------------------------------------------------
 
@@ -428,63 +438,63 @@ class Evaluator:
         Also where the node is gone: whoever restarts the job has that work to do again.
         """
         lost = np.zeros(self.jobs.count)
-        for group in self.instance.running:
-            rate = self._kept_rate_array(group)
-            for k, j in enumerate(group.holders):
-                job = self.instance.jobs[j]
-                if job.last_checkpoint_samples is not None and np.isfinite(rate[k]) and rate[k] > 0:
-                    lost[j] = (job.done_samples - job.last_checkpoint_samples) / rate[k]
+        for rows in self._alike:
+            groups = [self.instance.running[r] for r in rows]
+            members, types, gpus = self._arrays(groups)
+            active = np.zeros(members.shape, np.bool_)
+            active[:, : len(groups[0].holders)] = True
+            rates = self._kept_rates(groups[0].mode, members, types, gpus)(active, None)
+            for group, rate in zip(groups, rates.tolist(), strict=True):
+                for k, j in enumerate(group.holders):
+                    saved = self.instance.jobs[j].last_checkpoint_samples
+                    if saved is not None and math.isfinite(rate[k]) and rate[k] > 0:
+                        lost[j] = (self.instance.jobs[j].done_samples - saved) / rate[k]
         return lost
 
-    def _kept_rate_array(self, group: Running) -> FloatArray:
-        members = np.array([group.members], dtype=np.int64)
-        active = np.zeros(members.shape, np.bool_)
-        active[0, : len(group.holders)] = True
-        types = np.array([group.type], dtype=np.int64)
-        gpus = np.array([len(group.gpus)], dtype=np.int64)
-        return np.asarray(self._kept_rates(group, members, types, gpus)(active, None)[0])
+    @cached_property
+    def _alike(self) -> tuple[list[int], ...]:
+        """Rows of the running groups, together those of one mode and equally many members and holders."""
+        alike: dict[tuple[Mode, int, int], list[int]] = {}
+        for r, group in enumerate(self.instance.running):
+            alike.setdefault((group.mode, len(group.members), len(group.holders)), []).append(r)
+        return tuple(alike.values())
+
+    @staticmethod
+    def _arrays(groups: list[Running]) -> tuple[IntArray, IntArray, IntArray]:
+        """Return members [M, K], types [M] and GPU counts [M] of running groups that are alike."""
+        return (
+            np.array([group.members for group in groups], dtype=np.int64),
+            np.array([group.type for group in groups], dtype=np.int64),
+            np.array([len(group.gpus) for group in groups], dtype=np.int64),
+        )
 
     @cached_property
     def preemption(self) -> FloatArray:
         """Preemption term of each job's queueing cost, float64[J]."""
         out = np.zeros(self.jobs.count)
-        for group in self.instance.running:
-            if not group.keepable:
+        for alike in self._alike:
+            groups = [group for r in alike if (group := self.instance.running[r]).keepable]
+            if not groups:
                 continue
-            finish = self._keep_finish(group)
-            rows = np.array(group.holders, dtype=np.int64)
+            members, types, gpus = self._arrays(groups)
+            rows = members[:, : len(groups[0].holders)]
             value = terms.preemption_penalty(
                 self.jobs.importance[rows],
-                finish,
-                self.jobs.cold[rows, group.type],
+                self._keep_finish(groups[0].mode, rows, types, gpus),
+                self.jobs.cold[rows, types[:, None]],
                 self.lost_s[rows],
                 self.parameters,
             )
             out[rows] = np.where(np.isfinite(value), value, 0.0)
         return out
 
-    def _keep_finish(self, group: Running) -> FloatArray:
-        """Return F(keep) of the holders (without any cost, which would need this)."""
-        members = np.array([group.holders], dtype=np.int64)
-        present = members >= 0
-        types = np.array([group.type], dtype=np.int64)
-        gpus = np.array([len(group.gpus)], dtype=np.int64)
-        solo = Running(
-            group.id,
-            group.mode if group.mode is not Mode.SEQUENCE else Mode.SOLO,
-            group.holders,
-            group.holders,
-            group.gpus,
-            group.type,
-            group.keepable,
-            group.source,
-        )
-        rates = self._kept_rates(solo, members, types, gpus)
-        work, high = self.jobs.keep_work[members], self.jobs.keep_work_high[members]
-        return np.asarray(
-            terms.expected(run_times(work, present, rates), run_times(high, present, rates), self.parameters)[
-                0
-            ]
+    def _keep_finish(self, mode: Mode, holders: IntArray, types: IntArray, gpus: IntArray) -> FloatArray:
+        """Return F(keep) of the holders, [M, K] (without any cost, which would need this)."""
+        present = holders >= 0
+        rates = self._kept_rates(Mode.SOLO if mode is Mode.SEQUENCE else mode, holders, types, gpus)
+        work, high = self.jobs.keep_work[holders], self.jobs.keep_work_high[holders]
+        return terms.expected(
+            run_times(work, present, rates), run_times(high, present, rates), self.parameters
         )
 
     @cached_property
@@ -520,3 +530,21 @@ class Evaluator:
             if group.keepable:
                 out[list(group.holders)] += 1
         return out
+
+
+def _row(of: Evaluation, i: int) -> Evaluation:
+    """Return the evaluation of one group among many (M = 1)."""
+    one = slice(i, i + 1)
+    work = Work(**{name: getattr(of.work, name)[one] for name in _WORK})
+    return Evaluation(
+        valid=of.valid[one],
+        known=of.known[one],
+        finish_s=of.finish_s[one],
+        rate=of.rate[one],
+        memory=of.memory[one],
+        cost=of.cost[one],
+        terms={name: values[one] for name, values in of.terms.items()},
+        probe_s=of.probe_s[one],
+        work=work,
+        predicted=of.predicted[one],
+    )

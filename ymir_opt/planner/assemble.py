@@ -241,7 +241,7 @@ def _solver(work: Round, pool: Pool, selection: Selection, proof: Proof) -> Solv
         if bound < objective:
             gap = (objective - bound) / max(abs(objective), 1e-12)
             value_gap = (objective - bound) / (queue_all - bound) if queue_all > bound else 1.0
-    proven = value_gap is not None and value_gap <= proof.gap_target
+    proven = value_gap is not None and value_gap <= proof.gap_target and not pool.cut
     stopped = proof.stopped_by
     if proven and stopped in (StoppedBy.OPTIMALITY, StoppedBy.GAP):
         stopped = StoppedBy.OPTIMALITY if bound == objective else StoppedBy.GAP

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ymir_opt.candidates import PoolLimits
-from ymir_opt.candidates.prices import Prices, row_guess
+from ymir_opt.candidates.prices import Prices, dual_prices, row_guess
 from ymir_opt.domain.documents import snapshot_sha256
 from ymir_opt.domain.errors import InputError, NotFoundError, SolverError
 from ymir_opt.domain.outcome import outcome
@@ -30,6 +30,7 @@ from ymir_opt.planner.pooling import HEURISTICS, make_pool, struck
 from ymir_opt.planner.profiling import reserve
 from ymir_opt.planner.search import Outcome, Round, search
 from ymir_opt.planner.selection import Selection
+from ymir_opt.planner.state import SolverMemory, SolverState
 from ymir_opt.solvers import registry
 from ymir_opt.solvers.base import Limits, SolveResult
 
@@ -53,6 +54,8 @@ ALTERNATIVES_TO = 256
 LEAST_GAIN = 1e-6
 # deterministic budget, about seconds of one core; the wall-clock guard comes on top
 DEFAULT_WORK = 60.0
+# placing, telling and verifying a plan takes at most so many times as long as reading its snapshot
+CLOSING = 4.0
 OWN_POLICIES = {"ymir": True, "ymir-no-merge": False}
 
 
@@ -69,6 +72,7 @@ def solve(
     prove_global: bool = False,
     alternatives: bool | None = None,
     seed: int = 0,
+    memory: SolverMemory | None = None,
 ) -> Plan:
     """Plan one round.
 
@@ -95,6 +99,8 @@ def solve(
         Tell for each job what else could be done with it, and what that would lose; by default up to
         `ALTERNATIVES_TO` jobs.
     seed : int
+    memory : SolverMemory, optional
+        Gives what the previous round's solver knew, and takes what this one leaves.
 
     Returns
     -------
@@ -126,10 +132,16 @@ def solve(
         previous=previous,
         estimates=estimates,
         measured_only=measured_only,
-        limits=PoolLimits(exhaustive_below=10**9) if prove_global else None,
+        limits=everything(len(snapshot.jobs)) if prove_global else None,
         alternatives=alternatives,
         seed=seed,
+        memory=memory,
     )
+
+
+def everything(jobs: int) -> PoolLimits:
+    """Return limits under which nothing is dropped, unless there are more groups than can be looked at."""
+    return replace(PoolLimits.of_size(jobs), exhaustive_below=10**9)
 
 
 def plan_round(
@@ -148,6 +160,7 @@ def plan_round(
     alternatives: bool | None = None,
     seed: int = 0,
     checked: bool = True,
+    memory: SolverMemory | None = None,
 ) -> Plan:
     """Plan one round with every parameter in the open; see `solve`."""
     began = time.perf_counter()
@@ -162,9 +175,19 @@ def plan_round(
     quotas = QuotaTable(evaluator.instance)
     digest = snapshot_sha256(snapshot)
     continued = resumed(previous, digest)
+    if deadline is not None:
+        # what is left to do at the end takes its time too, on any machine as long as the beginning took
+        deadline -= CLOSING * (time.perf_counter() - began)
     reservation = reserve(evaluator, quotas, previous, only_earlier=continued)
     pool, work = make_pool(
-        evaluator, quotas, reservation, limits, merge=merge, backend=backend, deadline=deadline
+        evaluator,
+        quotas,
+        reservation,
+        limits,
+        merge=merge,
+        backend=backend,
+        deadline=deadline,
+        state=None if memory is None else memory.before,
     )
     fallback = carried(work, fill_idle=not continued)
     name = registry.auto_name(len(snapshot.jobs)) if backend == "auto" else backend
@@ -172,6 +195,11 @@ def plan_round(
         answer = Outcome(None, None, StoppedBy.WALL_CLOCK)
     else:
         answer = _search(work, name, gap, fallback, deadline, seed, pool.prices)
+    prices = answer.prices or pool.prices
+    if memory is not None and prices is not None:
+        memory.after = SolverState.of(evaluator.instance, prices, work.table.quantum, digest)
+    if pool.cut:
+        answer = replace(answer, stopped_by=StoppedBy.WALL_CLOCK)
     best, stopped = _adopt(work, fallback, answer, gap, continued=continued)
     proof = Proof(
         backend=name,
@@ -184,7 +212,9 @@ def plan_round(
         measured_only=measured_only,
         merge=merge,
         exact_types=answer.exact_types,
-        alternatives=len(snapshot.jobs) <= ALTERNATIVES_TO if alternatives is None else alternatives,
+        alternatives=len(snapshot.jobs) <= ALTERNATIVES_TO and not struck(deadline)
+        if alternatives is None
+        else alternatives,
     )
 
     def finished(selection: Selection) -> Plan:
@@ -199,6 +229,9 @@ def plan_round(
                 "labels": {"note": "the solver's bound was above this plan and is left out", **plan.labels}
             }
         )
+    if limits is not None and limits.exhaustive_below > len(snapshot.jobs) and not pool.exhaustive:
+        note = "there are too many groups, or too little time, to prove the gap against all of them"
+        plan = plan.model_copy(update={"labels": {**plan.labels, "note": note}})
     after = snapshot_sha256(outcome(snapshot, plan, compare_hash=False))
     solver = plan.solver.model_copy(update={"wall_s": time.perf_counter() - began})
     return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
@@ -223,18 +256,23 @@ def _search(
     queue_all = int(work.table.queued_cost.sum())
     # value_gap divides by more than this, so that the target is met when the solver stops
     quanta = int(gap * max(queue_all - fallback.objective, 0))
+    told: list[Prices] = []
 
     def run(stated: RoundModel) -> SolveResult:
         model = stated.model if prices is None else replace(stated.model, guess=row_guess(stated, prices))
         left = None if deadline is None else max(deadline - time.perf_counter(), 0.05)
         bounds = Limits(gap_quanta=quanta, work=DEFAULT_WORK, wall_s=left)
         if left is None:
-            return backend.solve(model, limits=bounds, seed=seed)
+            result = backend.solve(model, limits=bounds, seed=seed)
+            if result.row_duals is not None:
+                told.append(dual_prices(stated, result.row_duals, len(work.evaluator.instance.types)))
+            return result
         from ymir_opt.solvers.guarded import solve_guarded
 
         return solve_guarded(name, model, limits=bounds, seed=seed)
 
-    return search(work, run)
+    found = search(work, run)
+    return replace(found, prices=told[-1]) if told else found
 
 
 def _adopt(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from ymir_opt.candidates import Generator, Pool, PoolLimits
-from ymir_opt.candidates.prices import dual_prices
+from ymir_opt.candidates.prices import Prices, dual_prices, row_guess
+from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.linear import LinearModel
+from ymir_opt.formulation.model import RoundModel
 from ymir_opt.formulation.quota import QuotaTable
 from ymir_opt.planner.profiling import Reservation
 from ymir_opt.planner.search import Round
+from ymir_opt.planner.state import SolverState
 
 __all__ = ["HEURISTICS", "make_pool", "struck"]
 
@@ -27,32 +32,50 @@ def make_pool(
     merge: bool,
     backend: str,
     deadline: float | None = None,
+    state: SolverState | None = None,
 ) -> tuple[Pool, Round]:
     """Return the candidate columns: enumerated, then priced again with the duals of their relaxation.
 
-    Past the deadline they are not priced again.
+    Past the deadline they are not priced again. Where the state of the round before is given, only what
+    pays at its prices is enumerated first.
     """
+
+    def known(alone: ColumnTable) -> Prices | None:
+        return None if state is None else state.prices(evaluator.instance, alone)
 
     def round_of(pool: Pool) -> Round:
         table = pool.table.take(np.flatnonzero(quotas.allowed(pool.table)))
         return Round(evaluator, table, quotas, reservation.available, reservation.charged)
 
-    generator = Generator(evaluator, limits, merge=merge)
-    pool = generator.first()
-    for _ in range(generator.passes if backend not in HEURISTICS else 0):
+    generator = Generator(evaluator, limits, merge=merge, stop=lambda: struck(deadline))
+    passes = generator.passes if backend not in HEURISTICS else 0
+    pool = generator.first(known) if passes else generator.first()
+    for _ in range(passes):
         if struck(deadline):
             break
         from ymir_opt.solvers.lp import relax
 
         stated = round_of(pool).model()
-        relaxed = relax(stated.model)
-        if relaxed is None:
+        relaxed = relax(guessed(stated, pool), deadline=monotonic(deadline))
+        if relaxed is None or not relaxed.optimal:
             break
         before = len(pool.table)
         pool = generator.again(pool, dual_prices(stated, relaxed.row_duals, len(evaluator.instance.types)))
         if len(pool.table) <= before:
             break
     return pool, round_of(pool)
+
+
+def guessed(stated: RoundModel, pool: Pool) -> LinearModel:
+    """Return the model with a guess at its duals from the pool's prices."""
+    if pool.prices is None:
+        return stated.model
+    return replace(stated.model, guess=row_guess(stated, pool.prices))
+
+
+def monotonic(deadline: float | None) -> float | None:
+    """Return a deadline of ``time.perf_counter()`` on ``time.monotonic()``."""
+    return None if deadline is None else time.monotonic() + deadline - time.perf_counter()
 
 
 def struck(deadline: float | None) -> bool:

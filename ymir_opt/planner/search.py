@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ymir_opt.candidates.prices import Prices
 from ymir_opt.domain.plan import StoppedBy
 from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.evaluate import Evaluator
@@ -97,6 +98,8 @@ class Outcome:
     notes : tuple of str
     exact_types : frozenset of int
         GPU types whose placement needed the exact node-level rows.
+    prices : Prices or None
+        Of the relaxation, where the solver told them.
     """
 
     selection: Selection | None
@@ -104,6 +107,7 @@ class Outcome:
     stopped_by: StoppedBy
     notes: tuple[str, ...] = ()
     exact_types: frozenset[int] = frozenset()
+    prices: Prices | None = None
 
 
 def search(work: Round, solve: Callable[[RoundModel], SolveResult]) -> Outcome:

@@ -92,6 +92,8 @@ class SolveResult:
         What ended the solve; ``heuristic`` where the solver failed and only a point is left.
     note : str
         What else a reader of the plan should know; empty in the ordinary case.
+    row_duals : float64[m] or None
+        Prices of the rows in the relaxation, in quanta per unit, where the solver knows them.
     """
 
     status: Status
@@ -100,6 +102,7 @@ class SolveResult:
     bound: int | None
     stopped_by: StoppedBy
     note: str = ""
+    row_duals: FloatArray | None = None
 
 
 @dataclass(frozen=True)

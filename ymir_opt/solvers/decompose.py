@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -63,7 +64,7 @@ class DecomposeBackend:
         if known is not None:
             return known
         deadline = None if limits.wall_s is None else time.monotonic() + limits.wall_s
-        found = strengthen(model, deadline)
+        found = strengthen(model, deadline, limits.gap_quanta)
         if found is None:
             return conclude(model, incumbent, limits, verdict=Verdict.INFEASIBLE, point=None, bound=None)
         strong, lp, master = found
@@ -76,7 +77,8 @@ class DecomposeBackend:
         whole = partial(solve_whole, presolve=model.rows <= PRESOLVE_TO)
         first = int(limits.gap_quanta * FIRST_SHARE) if limits.gap_quanta else None
         ladder = Ladder(first, PER_ROW, GROWTH, PATIENCE, resume=False)
-        return solve_reduced(whole, strong, lp, incumbent, limits, deadline, seed, progress, ladder)
+        result = solve_reduced(whole, strong, lp, incumbent, limits, deadline, seed, progress, ladder)
+        return replace(result, row_duals=lp.row_duals[: model.rows] if lp.optimal else None)
 
 
 def make() -> DecomposeBackend:

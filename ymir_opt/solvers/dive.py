@@ -23,11 +23,10 @@ __all__ = ["dive"]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 INTEGRAL = 1e-6
-NEARLY = 0.6
-"""Variables above this are set together."""
-SHARE = 4
-"""At most one in so many of the fractional variables are set together."""
-RELAXATIONS = 40
+LEAST, SHARE = 0.3, 2
+"""Variables above this are set together, at most one in so many of the fractional ones."""
+RELAXATIONS = 24
+JOIN_PER_ROW = 2
 
 
 @dataclass
@@ -56,8 +55,7 @@ def dive(
     """
     if lp.bound is None or not lp.optimal:
         return None
-    # a point within the target uses no other column: each would lift the bound by its reduced cost
-    useful = np.flatnonzero((np.abs(lp.reduced_costs) <= gap) & ~master.inside)
+    useful = _useful(master, model, lp, gap)
     if len(useful):
         master.add(useful)
     target = (lp.bound + gap - model.offset) * master.scale
@@ -79,15 +77,35 @@ def dive(
         binary = fractional[model.upper[fractional] <= 1]
         if not len(binary):
             return None
-        _set(master, steps, _Step(_nearest_one(x, binary), 1))
+        _set(master, steps, _Step(_nearest_one(master, model, x, binary), 1))
     return None
 
 
-def _nearest_one(x: FloatArray, fractional: IntArray) -> IntArray:
-    """Return the variables to set to 1 next, the largest first."""
+def _useful(master: Master, model: LinearModel, lp: LpResult, gap: int) -> IntArray:
+    """Return the columns that join: a point within the target uses none whose reduced cost exceeds it."""
+    distance = np.abs(lp.reduced_costs)
+    among = np.flatnonzero((distance <= gap) & ~master.inside)
+    most = JOIN_PER_ROW * model.rows
+    if len(among) > most:
+        among = np.sort(among[np.argsort(distance[among], kind="stable")[:most]])
+    return among
+
+
+def _nearest_one(master: Master, model: LinearModel, x: FloatArray, fractional: IntArray) -> IntArray:
+    """Return the variables to set to 1 next: the largest, and no two that an equation holds apart."""
     order = fractional[np.argsort(-x[fractional], kind="stable")]
-    count = max(1, min(int((x[order] > NEARLY).sum()), len(order) // SHARE))
-    return order[:count]
+    most = max(1, len(order) // SHARE)
+    taken: set[int] = set()
+    chosen: list[int] = []
+    for column in order.tolist():
+        if len(chosen) >= most or (chosen and x[column] < LEAST):
+            break
+        rows = master.columns.row[master.columns.start[column] : master.columns.start[column + 1]]
+        rows = rows[model.row_lower[rows] == model.row_upper[rows]]
+        if taken.isdisjoint(rows.tolist()):
+            taken.update(rows.tolist())
+            chosen.append(column)
+    return np.array(chosen, dtype=np.int64)
 
 
 def _set(master: Master, steps: list[_Step], step: _Step) -> None:

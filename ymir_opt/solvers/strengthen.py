@@ -11,10 +11,12 @@ from ymir_opt.solvers.sifting import Master
 __all__ = ["strengthen"]
 
 ROUNDS = 12
+LEAST_LIFT = 0.02
+"""Share of the gap target that a round of inequalities must gain to be followed by another."""
 
 
 def strengthen(
-    model: LinearModel, deadline: float | None = None
+    model: LinearModel, deadline: float | None = None, gap: int = 0
 ) -> tuple[LinearModel, LpResult, Master | None] | None:
     """Return the model with what its relaxation violates added as rows, that one's relaxation and its master.
 
@@ -26,6 +28,8 @@ def strengthen(
     model : LinearModel
     deadline : float or None
         Of ``time.monotonic()``; what is reached by then counts.
+    gap : int
+        Gap target in quanta: inequalities that lift the bound by next to nothing of it end the search.
     """
     master = Master(model)
     found = master.solve(deadline)
@@ -42,7 +46,10 @@ def strengthen(
         better = master.solve(deadline)
         if better is None or not better.optimal:
             break
+        lifted = float(model.cost @ better.x) - float(model.cost @ found.x)
         found, rows = better, len(master.cuts)
+        if lifted < LEAST_LIFT * gap:
+            break
     strong = extended(model, master.cuts[:rows])
     # an interrupted master has other rows than the model
     return strong, proven(strong, found), master if rows == len(master.cuts) else None

@@ -71,9 +71,14 @@ def solve(
     render = _page_renderer() if report is not None else None
     from ymir_opt.api import solve as plan_round
     from ymir_opt.domain.documents import dump_json
+    from ymir_opt.planner.state import SolverMemory, read_state, state_path, write_state
 
     source = read_snapshot(snapshot)
     earlier = read_plan(previous) if previous is not None else None
+    memory = SolverMemory()
+    if earlier is not None and previous not in (None, STDIO):
+        memory.before = read_state(state_path(str(previous)), earlier)
+    keeps_state = output not in (None, STDIO)
     plan = plan_round(
         source,
         policy=policy,
@@ -85,12 +90,16 @@ def solve(
         measured_only=measured_only,
         prove_global=prove_global,
         seed=seed,
+        # the round's state is asked for only where there is a file to keep it beside
+        **({"memory": memory} if keeps_state or memory.before is not None else {}),
     )
     text = dump_json(plan)
     if report is not None and render is not None:
         write_text(report, render(source, plan))
     if output is not None:
         write_text(output, text)
+        if keeps_state and memory.after is not None:
+            write_state(state_path(output), memory.after)
     out = Output(json=as_json, to_stdout=output == STDIO)
     # with -o - the document is on standard output already
     if output != STDIO and (as_json or (output is None and out.wants_json)):

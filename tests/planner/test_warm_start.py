@@ -1,0 +1,91 @@
+"""The state of one round serves the next: less work, no worse plan; what does not fit is ignored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ymir_opt.cli.synthetic import synthetic_snapshot
+from ymir_opt.domain.outcome import outcome
+from ymir_opt.domain.plan import Plan
+from ymir_opt.domain.snapshot import JobState, Snapshot
+from ymir_opt.estimates import Estimates
+from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.instance import Instance
+from ymir_opt.planner.pipeline import plan_round
+from ymir_opt.planner.state import SolverMemory, SolverState, read_state, state_path, write_state
+
+JOBS, LEAVING = 320, 16
+
+
+def churned(jobs: int, gpus: int, leaving: int) -> tuple[Snapshot, Snapshot, Plan, SolverMemory]:
+    """Return a round, the next with 5 % other jobs, the first's plan and state."""
+    every = synthetic_snapshot(jobs + leaving, gpus)
+    before = every.model_copy(update={"jobs": every.jobs[:jobs]})
+    memory = SolverMemory()
+    plan = plan_round(before, memory=memory, alternatives=False)
+    carried = outcome(before, plan)
+    waiting = [job.id for job in carried.jobs if job.state is JobState.PENDING]
+    gone = set(waiting[:leaving])
+    stay = [job for job in carried.jobs if job.id not in gone]
+    after = carried.model_copy(update={"jobs": (*stay, *every.jobs[jobs:])})
+    return before, after, plan, memory
+
+
+def test_after_churn_the_state_spares_work_and_loses_no_value() -> None:
+    _, after, plan, memory = churned(JOBS, 128, LEAVING)
+    assert memory.after is not None
+    scratch = plan_round(after, previous=plan, alternatives=False)
+    warm = plan_round(after, previous=plan, memory=SolverMemory(memory.after), alternatives=False)
+    assert warm.solver.candidates.generated < 0.95 * scratch.solver.candidates.generated
+    assert warm.solver.objective is not None
+    assert scratch.solver.objective is not None
+    evaluator = Evaluator(Instance.of(after), Estimates(after))
+    value = float(evaluator.queued_cost.sum()) - scratch.solver.objective
+    assert warm.solver.objective <= scratch.solver.objective + 5e-4 * value
+
+
+def test_a_state_comes_back_from_its_file(tmp_path: Path) -> None:
+    before, _, plan, memory = churned(120, 64, 6)
+    assert memory.after is not None
+    path = state_path(str(tmp_path / "plan.json"))
+    assert read_state(path, plan) is None
+    write_state(path, memory.after)
+    assert read_state(path, plan) == memory.after
+    assert set(memory.after.job) == {job.id for job in before.jobs}
+    other = plan.model_copy(update={"snapshot_sha256": "0" * 64})
+    assert read_state(path, other) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: [],
+        lambda data: {**data, "format": "something else"},
+        lambda data: {**data, "objective": ["another", 1]},
+        lambda data: {**data, "gpu": {"A100": -1.0}},
+        lambda data: {**data, "gpu": {"A100": "dear"}},
+        lambda data: {**data, "job": {"job00000": True}},
+        lambda data: {**data, "job": None},
+    ],
+)
+def test_a_broken_or_foreign_state_is_ignored(damage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    plan = plan_round(synthetic_snapshot(6, 4), alternatives=False)
+    path = tmp_path / "state.json"
+    write_state(path, SolverState(plan.snapshot_sha256, {"A100": 1.0}, {"job00000": 0.5}))
+    assert read_state(path, plan) is not None
+    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    assert read_state(path, plan) is None
+    path.write_text("{")
+    assert read_state(path, plan) is None
+
+
+def test_a_state_of_other_jobs_changes_nothing() -> None:
+    snapshot = synthetic_snapshot(120, 64)
+    foreign = SolverState("0" * 64, {"A100": 1.0, "V100": 1.0}, {"nobody": 1.0})
+    plain = plan_round(snapshot, alternatives=False)
+    given = plan_round(snapshot, memory=SolverMemory(foreign), alternatives=False)
+    assert given.solver.objective == plain.solver.objective
+    assert given.groups == plain.groups
