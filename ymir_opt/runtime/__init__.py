@@ -8,6 +8,10 @@ Nothing is imported with this package; take what you need from its modules:
 * :mod:`ymir_opt.runtime.session`: :class:`~ymir_opt.runtime.session.Runtime`, the step over K adapters.
 * :mod:`ymir_opt.runtime.sampling`: which task a joint run draws next (annealed sampling).
 * :mod:`ymir_opt.runtime.checkpoint`: adapters on disk, as safetensors and JSON, atomically.
+* :mod:`ymir_opt.runtime.worker`: :class:`~ymir_opt.runtime.worker.Worker`, which trains groups of jobs;
+  its jobs are :mod:`~ymir_opt.runtime.member`, in a :mod:`~ymir_opt.runtime.crew`.
+* :mod:`ymir_opt.runtime.process`: the worker as a process, told what to do by files.
+* :mod:`ymir_opt.runtime.probing`: whether a merge keeps what was promised.
 
 They need the extra ``profiler`` (torch, transformers, safetensors).
 """
