@@ -322,6 +322,17 @@ def test_cancelling_frees_the_device(root: Path) -> None:
     assert results(folder) == {"long": "cancelled", "next": "completed"}
 
 
+def test_a_time_limit_ends_a_job(root: Path) -> None:
+    folder = submitted(root, "long", samples=10**6, resources={"time_limit_s": 0.5})
+    with open_pool(folder, nodes=nodes(1)) as pool:
+        service = daemon(pool)
+        until(lambda: results(folder) == {"long": "failed"}, service.step)
+        until(lambda: pool.state.jobs[key_of("long")].phase == "failed", service.step)
+        pool.stop()
+    (line,) = list_jobs(folder)
+    assert line.reason == "ran for its time limit of 0.5 s"
+
+
 def test_stopping_keeps_every_step(root: Path) -> None:
     folder = submitted(root, "a", "b", samples=1200)
     for _ in range(3):

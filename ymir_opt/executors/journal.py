@@ -8,6 +8,7 @@ A lease whose holder no longer runs is taken over at once.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import time
@@ -70,6 +71,7 @@ class Journal:
     ) -> None:
         self.path = path
         self.token = 0
+        self._renewed_s = -math.inf
         self._lease_s, self._clock = lease_s, clock
         if isinstance(path, Path):
             require_local(path.parent)
@@ -114,9 +116,13 @@ class Journal:
         return self.token
 
     def renew(self) -> None:
-        """Hold the lease on; raises `LeaseLostError` if another process took it."""
+        """Hold the lease on, where a sixth of it has passed; raises `LeaseLostError` if another took it."""
+        now = self._clock()
+        if 0 <= now - self._renewed_s < self._lease_s / 6:
+            return
         with self.transaction():
-            self._db.execute("UPDATE lease SET expires_s = ?", (self._clock() + self._lease_s,))
+            self._db.execute("UPDATE lease SET expires_s = ?", (now + self._lease_s,))
+        self._renewed_s = now
 
     def release(self) -> None:
         """Give the lease back, so that another process need not wait."""
@@ -216,6 +222,13 @@ class Journal:
             "SELECT seq, at_s, value FROM happenings WHERE seq > ? ORDER BY seq", (since,)
         )
         return [{"seq": seq, "at_s": at_s, **json.loads(value)} for seq, at_s, value in rows]
+
+    def prune(self, keep: int) -> None:
+        """Forget all but the newest happenings."""
+        with self.transaction():
+            self._db.execute(
+                "DELETE FROM happenings WHERE seq <= (SELECT max(seq) FROM happenings) - ?", (keep,)
+            )
 
     def copy_of(self, path: Path) -> None:
         """Take over everything in another journal, for a trial in memory."""

@@ -36,6 +36,8 @@ CHANGES = frozenset(
     ("ended", "failed_start", "worker_ended", "split", "profiled", "cancelling", "submitted", "node")
 )
 POLL_S = 0.05
+# how often figures from heartbeats are written down
+SAVE_EVERY_S = 1.0
 
 
 class WorkerPool:
@@ -67,6 +69,7 @@ class WorkerPool:
         self.watcher = Watcher(self.state, options)
         self._clock, self._sleep = clock, sleep
         self._last_tick_s: float | None = None
+        self._saved_s = 0.0
         self._nodes: dict[str, Node] = {node.id: node for node in backend.nodes()}
 
     # -- recovery -----------------------------------------------------------------------------
@@ -348,6 +351,12 @@ class WorkerPool:
                 self.state.save(job)
             elif job.phase == JobPhase.RUNNING:
                 job.running_s += passed
+                limit = self.state.request(job.key).resources.time_limit_s
+                if limit is not None and job.running_s > limit:
+                    self.end(job, "failed", f"ran for its time limit of {limit:g} s")
+        if now - self._saved_s >= SAVE_EVERY_S:
+            self._saved_s = now
+            self.state.save(*self.state.jobs.values(), *self.state.groups.values())
 
     # -- acting -------------------------------------------------------------------------------
 

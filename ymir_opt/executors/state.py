@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +18,8 @@ __all__ = ["State"]
 
 # each token leaves room for this many assignments, so that those of an earlier writer are always older
 VERSIONS = 1 << 24
+# how much of what happened is kept
+HAPPENINGS = 20_000
 
 
 class State:
@@ -125,6 +128,8 @@ class State:
         for worker in ended[: max(0, len(ended) - keep)]:
             del self.workers[worker.id]
             self._remove("worker", worker.id)
+            shutil.rmtree(self.folder.worker(worker.id), ignore_errors=True)
+        self.journal.prune(HAPPENINGS)
 
     def tell(self, event: str, *, lasting: bool = True, **facts: Any) -> None:
         """Note that something happened; what is not lasting is told once and not kept."""
