@@ -107,6 +107,8 @@ def run_policy(policy: str, requests: list[Path], folder: Path, options: argpars
     folder.mkdir(parents=True)
     command = [sys.executable, "-m", "ymir_opt", "daemon", "--jobs-dir", folder, "--policy", policy]
     command += ["--cluster", options.cluster, "--min-spacing", "1", "--round", "30"]
+    if options.profiles is not None:
+        command += ["--profiles", options.profiles]
     with open(folder / "daemon.log", "wb") as log:
         daemon = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log)
     try:
@@ -189,7 +191,10 @@ def show(runs: dict[str, list[Job]], folders: dict[str, Path]) -> None:
             f"{other['metric'] or 0:.3f}",
             modes.get(job["id"], "alone"),
         )
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120
+    console.print(table)
 
 
 def draw(runs: dict[str, list[Job]], path: Path) -> None:
@@ -228,6 +233,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/demo-train"))
     parser.add_argument("--cluster", default="1x2:CPU")
     parser.add_argument("--policies", default="fifo,ymir")
+    parser.add_argument(
+        "--profiles", type=Path, help="measured rows for both, such as transfer between tasks"
+    )
     parser.add_argument("--samples", type=int, default=400, help="at most, a job")
     parser.add_argument("--train-rows", type=int, default=400)
     parser.add_argument("--test-rows", type=int, default=120)
