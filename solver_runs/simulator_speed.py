@@ -119,23 +119,27 @@ def main() -> None:
     if given.rigid:
         print(json.dumps(rigid_case(given.rigid)))
         return
-    rows = []
-    for policy in HEURISTICS if given.quick else HEURISTICS + SOLVERS:
-        row = in_own_process(["--shared", str(given.shared), "--titan", "FM-2-vit", policy])
-        rows.append({"case": "FM-2-vit", "policy": policy, **row})
+    cases = [["--titan", "FM-2-vit", policy] for policy in HEURISTICS]
+    if not given.quick:
+        cases += [["--rigid", str(jobs)] for jobs in (LARGE // 4, LARGE)]
+        cases += [["--titan", "FM-2-vit", policy] for policy in SOLVERS]
+    rows: list[dict[str, Any]] = []
+    for case in cases:
+        row = in_own_process(["--shared", str(given.shared), *case])
+        rigid = case[0] == "--rigid"
+        name = f"rigid-{case[1]}-on-10000" if rigid else case[1]
+        rows.append({"case": name, "policy": "fifo" if rigid else case[2], **row})
         print(json.dumps(rows[-1]), flush=True)
-    for jobs in () if given.quick else (LARGE // 4, LARGE):
-        row = in_own_process(["--rigid", str(jobs)])
-        rows.append({"case": f"rigid-{jobs}-on-10000", "policy": "fifo", **row})
-        print(json.dumps(rows[-1]), flush=True)
-    quiet = given.quiet_loop or min(row["loop_s"] for row in rows)
+        if given.output is not None:
+            keep(given.output, rows, given.quiet_loop)
+
+
+def keep(path: Path, rows: list[dict[str, Any]], quiet_loop: float | None) -> None:
+    quiet = quiet_loop or min(row["loop_s"] for row in rows)
     for row in rows:
         row["cpu_s_quiet"] = round(row["cpu_s"] * min(1.0, quiet / row["loop_s"]), 3)
-    if given.output is not None:
-        given.output.parent.mkdir(parents=True, exist_ok=True)
-        given.output.write_text(
-            json.dumps({"machine": describe(), "quiet_loop_s": quiet, "rows": rows}, indent=1) + "\n"
-        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": describe(), "quiet_loop_s": quiet, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
