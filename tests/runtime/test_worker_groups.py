@@ -141,7 +141,7 @@ def test_starting_from_a_finished_job(tmp_path: Path) -> None:
     again = assignment(1, "solo", [b], starts_from={b: f"jobs/{a}/checkpoint"})
     one.assign(again)
     own = one.crew.runtime.adapters[b]
-    assert all(float((own.a[k].detach() - source[f"{k}.lora_a"]).abs().max()) == 0 for k in own.a)
+    assert all(float((own.a[k] - source[f"{k}.lora_a"]).abs().max()) == 0 for k in own.a)
     run(one, 4)
     # the same wish once more does not start it again
     one.assign({**again, "version": 2})
@@ -152,6 +152,24 @@ def test_starting_from_a_finished_job(tmp_path: Path) -> None:
     assert other.status()["members"][b]["samples"] == 16
     run(other)
     assert result(tmp_path, b)["state"] == "completed"
+
+
+def test_a_running_job_starts_anew_from_other_weights_where_the_plan_wants_it(tmp_path: Path) -> None:
+    a, b, c = (add_job(tmp_path, name) for name in "abc")
+    source = trained_alone(tmp_path, a)
+    one = worker(tmp_path)
+    one.assign(assignment(1, "colocate", [b, c]))
+    run(one, 5)
+    wish = {"id": "g2", "starts_from": {b: str(tmp_path / "jobs" / a / "checkpoint")}}
+    one.assign(assignment(2, "colocate", [b, c], **wish))
+    assert {k: m["samples"] for k, m in one.status()["members"].items()} == {b: 0, c: 20}
+    own = one.crew.runtime.adapters[b]
+    assert all(float((own.a[k] - source[f"{k}.lora_a"]).abs().max()) == 0 for k in own.a)
+    assert curve(tmp_path, b) == []
+    run(one, 3)
+    one.assign(assignment(3, "colocate", [b, c], **wish))
+    assert one.status()["members"][b]["samples"] == 12
+    one.stop()
 
 
 def test_an_older_assignment_changes_nothing(tmp_path: Path) -> None:

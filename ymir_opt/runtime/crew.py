@@ -106,6 +106,11 @@ class Crew:
                 self.runtime.remove(self.joint.adapter)
                 self.joint = None
 
+    def take_out(self, member: Member) -> None:
+        """Give a member of a joint group its own copy of the shared adapter."""
+        if self.joint is not None and member.adapter == self.joint.adapter:
+            self.joint.export(member, self.needed())
+
     def checkpoint(self) -> None:
         """Write every member's state."""
         for member in list(self.members.values()):
@@ -135,8 +140,7 @@ class Crew:
 
     def finish(self, member: Member, outcome: str, reason: str) -> None:
         """End a member with its last weights; what cannot be written makes it fail."""
-        if self.joint is not None:
-            self.joint.export(member, self.needed())
+        self.take_out(member)
         member.merge = None
         member.unsaved = 0
         while not self.save(member, joint=False):

@@ -50,7 +50,7 @@ def source_of(crew: Crew, member: Member) -> Path | None:
         return None
     named = (group.get("starts_from") or {}).get(member.key)
     if named is not None:
-        return crew.jobs_dir / str(named)
+        return (crew.jobs_dir / str(named)).resolve()
     if group.get("mode") != "sequence":
         return None
     at = group["jobs"].index(member.key)
@@ -62,7 +62,7 @@ def source_of(crew: Crew, member: Member) -> Path | None:
     except InputError:
         return None
     done = (before.result() or {}).get("state") == "completed" and exists(before.checkpoint)
-    return before.checkpoint if done else None
+    return before.checkpoint.resolve() if done else None
 
 
 def start_from(crew: Crew, member: Member, folder: Path) -> None:

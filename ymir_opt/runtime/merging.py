@@ -12,7 +12,7 @@ from ymir_opt.runtime.joint import Joint, why_not_joint
 from ymir_opt.runtime.member import Member
 from ymir_opt.runtime.probing import Verdict, judge
 
-__all__ = ["end_joint", "form_joint", "probe_passes"]
+__all__ = ["end_joint", "form_joint", "probe_passes", "refuse_joint"]
 
 
 def form_joint(crew: Crew) -> None:
@@ -33,7 +33,7 @@ def form_joint(crew: Crew) -> None:
         return
     reason = why_not_joint(members)
     if reason:
-        _refuse(crew, members, group, reason)
+        refuse_joint(crew, reason)
         return
     for member in new:
         begin_merge(crew, member, joint=True)
@@ -44,13 +44,18 @@ def form_joint(crew: Crew) -> None:
             crew.joint.admit(member, crew.needed())
 
 
-def _refuse(crew: Crew, members: Sequence[Member], group: str, reason: str) -> None:
-    if crew.joint is not None:
-        end_joint(crew)
-    for member in members:
-        member.rejected.append(group)
+def refuse_joint(crew: Crew, reason: str) -> None:
+    """Let the members train beside each other instead, and say why."""
+    group = str(crew.group_id)
+    end_joint(crew)
+    for member in crew.members.values():
+        if group not in member.rejected:
+            member.rejected.append(group)
         member.folder.log(f"group {group} cannot train jointly: {reason}")
-    crew.events.write("split", None, group, cost_s=0.0, predicted=None, realised=None, reason=reason)
+    jobs = list(crew.members)
+    crew.events.write(
+        "split", None, group, jobs=jobs, cost_s=0.0, predicted=None, realised=None, reason=reason
+    )
 
 
 def _resume(crew: Crew, members: Sequence[Member], group: str) -> None:
@@ -82,8 +87,7 @@ def end_joint(crew: Crew) -> None:
     if crew.joint is None:
         return
     for member in crew.members.values():
-        if member.adapter == crew.joint.adapter:
-            crew.joint.export(member, crew.needed())
+        crew.take_out(member)
     crew.needed().remove(crew.joint.adapter)
     crew.joint = None
 
@@ -140,8 +144,8 @@ def _take_back(crew: Crew, member: Member) -> None:
             member.restore(state_of(facts, folder))
             member.adapter = adapter.name
             folder.rewrite_curve(member.evaluations)
-        elif crew.joint is not None and member.adapter == crew.joint.adapter:
-            crew.joint.export(member, runtime)
+        else:
+            crew.take_out(member)
     except InputError as error:
         crew.fail(member, error.one_line())
         return

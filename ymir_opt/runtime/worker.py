@@ -18,14 +18,14 @@ from ymir_opt.domain.request import ModelSource, SubmittedJob
 from ymir_opt.runtime.backbone import Backbone, BackboneSpec, load_backbone
 from ymir_opt.runtime.crew import Crew
 from ymir_opt.runtime.dataset import JobData, load_data
-from ymir_opt.runtime.entering import load_weights
+from ymir_opt.runtime.entering import load_weights, source_of, start_from
 from ymir_opt.runtime.evaluation import METRICS, evaluate
 from ymir_opt.runtime.events import EventLog
 from ymir_opt.runtime.jobfolder import JobFolder
 from ymir_opt.runtime.measuring import profile_rows
 from ymir_opt.runtime.member import Member
 from ymir_opt.runtime.memory import rss_mib
-from ymir_opt.runtime.merging import end_joint, form_joint, probe_passes
+from ymir_opt.runtime.merging import end_joint, form_joint, probe_passes, refuse_joint
 from ymir_opt.runtime.preparing import Preparer
 from ymir_opt.runtime.stepping import Outcome, Stepper
 
@@ -157,7 +157,25 @@ class Worker:
         self.crew.group = group
         self.crew.states = {key: self.crew.states.get(key, "waiting") for key in jobs}
         self.crew.next_try = 0.0
+        for member in list(self.crew.members.values()):
+            self._move(member)
         self._fill()
+
+    def _move(self, member: Member) -> None:
+        """Let a member that goes on forget another group's probe, and start anew where that is wanted."""
+        if member.merge is not None and member.merge.group != self.crew.group_id:
+            member.merge = None
+            member.folder.forget_before_merge()
+        named = (self.crew.group or {}).get("starts_from") or {}
+        source = source_of(self.crew, member) if member.key in named else None
+        if source is None or member.started_from == str(source) or member.adapter != member.key:
+            return
+        try:
+            start_from(self.crew, member, source)
+        except InputError as error:
+            self.crew.fail(member, error.one_line())
+            return
+        member.folder.rewrite_curve(member.evaluations)
 
     def _current(self, jobs: Sequence[str]) -> str | None:
         return next((key for key in jobs if key in self.crew.members or not self.crew.has_ended(key)), None)
@@ -179,7 +197,10 @@ class Worker:
                 self._join(key)
             self.crew.next_try = time.monotonic() + LOCK_RETRY_S
         if self.crew.group["mode"] == "joint":
-            form_joint(self.crew)
+            try:
+                form_joint(self.crew)
+            except InputError as error:
+                refuse_joint(self.crew, error.one_line())
 
     def _join(self, key: str) -> None:
         folder = None
@@ -231,8 +252,7 @@ class Worker:
 
     def _leave(self, key: str) -> None:
         member = self.crew.members[key]
-        if self.crew.joint is not None:
-            self.crew.joint.export(member, self.crew.needed())
+        self.crew.take_out(member)
         self.crew.save(member, joint=False)
         self.crew.drop(key)
         self.crew.states.pop(key, None)
