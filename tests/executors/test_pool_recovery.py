@@ -28,8 +28,9 @@ from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.domain.outcome import outcome
 from ymir_opt.domain.plan import ActionKind
 from ymir_opt.domain.request import key_of
-from ymir_opt.domain.snapshot import JobState, NodeState, Snapshot
+from ymir_opt.domain.snapshot import JobState, NodeState, Profiles, Snapshot
 from ymir_opt.executors.base import Options, StalePlanError
+from ymir_opt.executors.desired import groups_of
 from ymir_opt.executors.failures import backoff_s
 from ymir_opt.executors.pool import WorkerPool
 from ymir_opt.executors.records import GroupRecord
@@ -287,6 +288,74 @@ def test_a_merge_that_cannot_start_is_undone_so_that_the_guilty_one_shows(root: 
         until(lambda: results(folder) == {"a": "completed"}, service.step)
         until(lambda: pool.state.jobs[key_of("broken-1")].over, service.step)
         pool.stop()
+
+
+def say(pool: WorkerPool, event: str, **facts: Any) -> None:
+    """Let the one worker say something that counting workers never say."""
+    (worker,) = pool.state.live
+    line = {"seq": 10**6, "at_s": 1.0, "event": event, **facts}
+    with (pool.folder.worker(worker.id) / "events.jsonl").open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+
+
+def test_a_merge_that_was_undone_is_remembered(root: Path) -> None:
+    folder = submitted(root, "a", "b", samples=10**6)
+    with open_pool(folder, nodes=nodes(1)) as pool:
+        seen(pool)
+        want(pool, "joint", "a", "b", evaluations=2, probe="running")
+        until(lambda: len(trace(folder)) == 2, pool.tick)
+        (group,) = seen(pool).groups
+        assert (group.probe.state, group.mode) == ("running", "joint")  # type: ignore[union-attr]
+        (worker,) = pool.state.live
+        assert worker.assignment["group"]["probe"]["evaluations"] == 2
+        keys = [key_of("a"), key_of("b")]
+        say(pool, "split", job=keys[0], group=group.id, jobs=keys, cost_s=3.5, rule="samples")
+        news = pool.tick()
+        (split,) = [event for event in news if event["event"] == "split"]
+        assert (split["jobs"], split["mode"], split["cost_s"]) == (["a", "b"], "colocate", 3.5)
+        snapshot = seen(pool)
+        assert [(r.jobs, r.mode) for r in snapshot.rejected_merges] == [(("a", "b"), "joint")]
+        # the members go on beside each other
+        assert [(g.mode, g.probe) for g in snapshot.groups] == [("colocate", None)]
+        until(lambda: worker.assignment["group"]["mode"] == "colocate", pool.tick)
+
+
+def test_a_start_from_other_weights_that_did_not_help_is_not_tried_again(root: Path) -> None:
+    folder = submitted(root, "a", samples=10**6)
+    with open_pool(folder, nodes=nodes(1)) as pool:
+        seen(pool)
+        want(pool, "solo", "a", evaluations=2, probe="running")
+        until(lambda: bool(trace(folder)), pool.tick)
+        assert seen(pool).jobs[0].sharing == "tenant"
+        (group,) = pool.state.groups.values()
+        say(pool, "split", job=key_of("a"), group=group.id, jobs=[key_of("a")], cost_s=1.0)
+        pool.tick()
+        snapshot = seen(pool)
+        assert snapshot.jobs[0].sharing == "backbone"
+        assert snapshot.rejected_merges == ()
+
+
+def test_what_a_follower_is_expected_to_need(root: Path) -> None:
+    folder = submitted(root, "a", "b")
+    fm = "all-MiniLM-L6-v2"
+    row = {"mode": "warm_start", "foundation_model": fm, "source": "a", "target": "b", "work_ratio": 0.1}
+    with open_pool(folder, nodes=nodes(1)) as pool:
+        snapshot = seen(pool)
+        jobs = tuple(job.model_copy(update={"task": job.id}) for job in snapshot.jobs)
+        rows = Profiles.model_validate_json(json.dumps({"transfer": [row]})).transfer
+        known = snapshot.profiles.model_copy(update={"transfer": rows})
+        slow = tuple(r.model_copy(update={"samples_per_s": 1.0}) for r in known.throughput)
+        known = known.model_copy(update={"throughput": slow})
+        snapshot = snapshot.model_copy(update={"jobs": jobs, "profiles": known})
+        plan = solve(snapshot)
+        assert [group.mode for group in plan.groups] == ["sequence"]
+        (group,), _ = groups_of(plan, snapshot, pool.state.keys(), 0.0)
+        assert group.predicted[key_of("a")]["work"] == 320
+        assert group.predicted[key_of("b")]["work"] == pytest.approx(32)
+        pool.observed(snapshot)
+        pool.apply(plan, snapshot)
+        # while it waits it has all its work before it
+        assert {job.id: job.remaining_samples for job in seen(pool).jobs} == {"a": 320, "b": 320}
 
 
 def test_waiting_doubles_up_to_a_limit() -> None:

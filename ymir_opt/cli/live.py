@@ -25,11 +25,13 @@ REFRESH_S = 0.5
 
 def jobs_table(lines: Sequence[Listed], now: float, title: str = "jobs") -> Table:
     """Return the table of ``jobs ps`` and of the live view."""
-    from ymir_opt.cli.tables import new_table
+    from rich import box
+    from rich.table import Table
 
-    table = new_table(
-        title, "job", "tenant", "state", "where", "samples", "metric", "samples/s", "age", "reason"
-    )
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for name in ("job", "tenant", "state", "where", "samples", "metric", "samples/s", "age", "reason"):
+        # names and reasons may be long; the figures beside them stay whole
+        table.add_column(name, overflow="fold", no_wrap=name not in ("job", "tenant", "reason"))
     for line in lines:
         done = "" if line.samples is None else f"{line.samples:.0f}/{line.max_samples or 0:.0f}"
         until = line.finished_at_s if line.finished_at_s is not None else now

@@ -117,13 +117,18 @@ def _group(
 ) -> GroupRecord:
     node, gpu = _device(place, group.placement)
     predicted = {}
-    for name in group.jobs:
+    for number, name in enumerate(group.jobs):
         job, found = after[name], group.predicted.get(name)
+        work, ratio = job.remaining_samples, None if found is None else found.work_ratio
+        if group.mode is Mode.SEQUENCE and number and work is not None and ratio is not None:
+            # it waits as it is; the ratio applies when it starts from its predecessor
+            work = ratio * (job.done_samples + work)
+        limits = (None, None) if found is None else (found.low, found.high)
         predicted[keys[name]] = {
-            "work": job.remaining_samples,
-            "low": job.remaining_samples_low,
-            "high": job.remaining_samples_high,
-            "work_ratio": None if found is None else found.work_ratio,
+            "work": work,
+            "low": job.remaining_samples_low if limits[0] is None else limits[0],
+            "high": job.remaining_samples_high if limits[1] is None else limits[1],
+            "work_ratio": ratio,
             "samples_per_s": None if found is None else found.samples_per_s,
             "source": None if found is None else found.source.value,
         }

@@ -18,7 +18,7 @@ from ymir_opt.domain.documents import snapshot_sha256
 from ymir_opt.domain.errors import NotFoundError, YmirError
 from ymir_opt.domain.outcome import outcome, require_same_snapshot
 from ymir_opt.domain.plan import ActionKind, Plan
-from ymir_opt.domain.snapshot import Node, NodeState, Snapshot
+from ymir_opt.domain.snapshot import Mode, Node, NodeState, Snapshot
 from ymir_opt.executors.backend import Backend, Launch
 from ymir_opt.executors.base import Happening, Options, StalePlanError
 from ymir_opt.executors.desired import Want, carried_over, differences, groups_of, wants_of
@@ -161,15 +161,17 @@ class WorkerPool:
         with self.journal.transaction():
             self._note_actions(plan)
             for group in groups:
-                for key in group.jobs:
+                if self.state.groups.get(group.id) is group:
+                    continue
+                for number, key in enumerate(group.jobs):
                     job = self.state.jobs[key]
-                    if group.id in self.state.groups and self.state.groups[group.id] is group:
+                    job.group = group.id
+                    if number and group.mode == Mode.SEQUENCE:
                         continue
                     job.samples_at_start = 0.0 if key in group.starts_from else job.samples
                     if key in group.starts_from:
                         job.samples_at_failure = -1.0
                     job.work = group.predicted.get(key, {}).get("work")
-                    job.group = group.id
             self.state.set_groups(groups)
             self.state.set_wishes(wishes)
             self.state.save(*self.state.jobs.values())

@@ -192,6 +192,11 @@ class Watcher:
         job.last_start_s = at
         job.phase = JobPhase.RUNNING
         job.reason = ""
+        group = self.state.groups.get(str(event.get("group")))
+        follows = group is not None and group.mode == Mode.SEQUENCE and job.key in group.jobs[1:]
+        if group is not None and follows and not event.get("samples"):
+            # what was predicted of a follower holds from now on
+            job.work, job.samples_at_start = group.predicted.get(job.key, {}).get("work"), 0.0
         if isinstance(event.get("samples"), int | float):
             job.samples = float(event["samples"])
         self.state.tell("started", job=job.id, worker=worker.id, group=event.get("group"))

@@ -20,7 +20,8 @@ def row_of(pool: WorkerPool, job: JobRecord, group: GroupRecord, event: Happenin
     request = pool.state.request(job.key)
     others = [key for key in group.jobs if key != job.key]
     source = group.sources.get(job.key)
-    seconds = max(1e-9, float(event["at_s"]) - group.started_at_s)
+    began = max(group.started_at_s, job.last_start_s or 0.0)
+    seconds = max(1e-9, float(event["at_s"]) - began)
     samples = job.samples - job.samples_at_start
     return {
         "at_s": event["at_s"],
@@ -38,7 +39,7 @@ def row_of(pool: WorkerPool, job: JobRecord, group: GroupRecord, event: Happenin
         "realised": {
             "samples": samples,
             "seconds": seconds,
-            "samples_per_s": job.rate if job.rate is not None else samples / seconds,
+            "samples_per_s": samples / seconds,
             "metric": job.metric,
             "state": str(job.phase),
             "reason": job.reason,
