@@ -26,10 +26,12 @@ def titan(data_dir: Path, trace: str, **options: Any) -> Workload:
     return titan_workload(path, JobModel(data_dir / "titan"), **options)
 
 
-def run_titan(data_dir: Path, trace: str, policy: str, **options: Any) -> SimulationResult:
+def run_titan(
+    data_dir: Path, trace: str, policy: str, against: str = "trace", **options: Any
+) -> SimulationResult:
     """Run a policy by name on one of Titan's workloads on 32 V100, completions rounded as published."""
     return simulate(
-        titan(data_dir, trace),
+        titan(data_dir, trace, against=against),
         parse_cluster(TITAN_32),
         load_policy(policy),
         options=Options(completion_rounding_s=1.0),
