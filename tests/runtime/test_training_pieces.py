@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import torch
 
 from ymir_opt.runtime.dataset import Stream, split_rows
-from ymir_opt.runtime.evaluation import macro_f1
+from ymir_opt.runtime.evaluation import METRICS, Evaluation, macro_f1
 from ymir_opt.runtime.events import EventLog, read_lines
 from ymir_opt.runtime.probing import judge, projected_samples, value_on
 from ymir_opt.runtime.schedules import rate_factor
@@ -51,6 +51,11 @@ def test_macro_f1_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     predicted, true = (torch.tensor(values) for values in zip(*pairs, strict=True))
     theirs = f1_score(true.numpy(), predicted.numpy(), average="macro")
     assert macro_f1(predicted, true) == pytest.approx(theirs)
+
+
+def test_an_accuracy_equals_its_fraction() -> None:
+    predicted = torch.tensor([0] * 7 + [1] * 3)
+    assert METRICS["eval_accuracy"](Evaluation(predicted, torch.zeros(10, dtype=torch.long), 0.0)) == 0.7
 
 
 rows = st.lists(st.tuples(st.text(max_size=4), st.sampled_from("ab")), max_size=60)

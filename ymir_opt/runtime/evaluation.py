@@ -26,7 +26,8 @@ class Evaluation:
 
 
 def _accuracy(found: Evaluation) -> float:
-    return float((found.predicted == found.labels).float().mean())
+    # in double precision: 7 of 10 reach a target of 0.7
+    return int((found.predicted == found.labels).sum()) / len(found.labels)
 
 
 def macro_f1(predicted: torch.Tensor, labels: torch.Tensor) -> float:
