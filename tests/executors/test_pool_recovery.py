@@ -391,6 +391,33 @@ def test_cancelling_frees_the_device(root: Path) -> None:
     assert results(folder) == {"long": "cancelled", "next": "completed"}
 
 
+def test_a_planner_that_fails_ends_nothing(root: Path, monkeypatch: Any) -> None:
+    folder = submitted(root, "a", "b", "c")
+    with open_pool(folder, nodes=nodes(1)) as pool:
+        service = daemon(pool, round_s=0.1)
+        until(lambda: bool(trace(folder)), service.step)
+
+        def fails(_snapshot: Snapshot) -> Any:
+            raise ZeroDivisionError("no such luck")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(service, "solve", fails)
+            until(lambda: "a" in results(folder), service.step)
+            reasons = {event["reason"] for event in pool.events() if event["event"] == "no_plan"}
+            assert reasons == {"internal error: ZeroDivisionError: no such luck"}
+        until(lambda: len(results(folder)) == 3, service.step)
+        pool.stop()
+
+
+def test_a_new_job_does_not_wait_for_the_next_round(root: Path) -> None:
+    folder = submitted(root, "a", samples=10**6)
+    with open_pool(folder) as pool:
+        service = daemon(pool, round_s=10**6)
+        until(lambda: bool(trace(folder)), service.step)
+        submit(folder, write_request(root / "requests", "b"))
+        until(lambda: "b" in results(folder), service.step)
+
+
 def test_a_time_limit_ends_a_job(root: Path) -> None:
     folder = submitted(root, "long", samples=10**6, resources={"time_limit_s": 0.5})
     with open_pool(folder, nodes=nodes(1)) as pool:

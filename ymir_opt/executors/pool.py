@@ -208,8 +208,7 @@ class WorkerPool:
         return {key: (worker.node, worker.gpu) for worker in self.state.live for key in worker.holding}
 
     def tick(self) -> tuple[Happening, ...]:
-        """Look at the workers and take a step towards the wanted state; return what happened."""
-        self.state.news = []
+        """Look at the workers and step towards the wanted state; return what happened since the last tick."""
         now = self._clock()
         self.journal.renew()
         self._look_at_nodes()
@@ -222,6 +221,7 @@ class WorkerPool:
         self._reconcile(now)
         self._account(now)
         news = tuple(self.state.news)
+        self.state.news = []
         if any(event["event"] in CHANGES for event in news):
             self.journal.put("meta", "current", {"sha256": None})
         return news

@@ -153,7 +153,11 @@ class Daemon:
         """Plan and apply; a plan that something overtook is made again at the next step."""
         self._due = False
         self._planned_s = self._clock()
-        snapshot = self.snapshot()
+        try:
+            snapshot = self.snapshot()
+        except YmirError as error:
+            self.pool.state.tell("no_plan", reason=error.one_line())
+            return
         if not snapshot.jobs:
             if self.pool.state.groups or self.pool.state.wishes:
                 self.pool.state.set_groups(())
@@ -165,13 +169,22 @@ class Daemon:
         except YmirError as error:
             self.pool.state.tell("no_plan", reason=error.one_line())
             return
+        except Exception as error:
+            # what runs goes on, and the next round may be another; a service does not end over one plan
+            self.pool.state.tell("no_plan", reason=f"internal error: {type(error).__name__}: {error}")
+            return
         # planning took its time: look again before acting
         self._take(self.pool.tick())
         try:
-            self.pool.apply(plan, snapshot)
+            differences = self.pool.apply(plan, snapshot)
         except StalePlanError:
             self._due, self._planned_s = True, None
             return
+        except YmirError as error:
+            self.pool.state.tell("no_plan", reason=error.one_line())
+            return
+        for line in differences:
+            self.pool.state.tell("to_do", lasting=False, difference=line)
         self._previous = plan
         if self._on_round is not None:
             self._on_round(snapshot, plan)

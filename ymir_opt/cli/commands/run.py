@@ -56,7 +56,8 @@ def run(
     options = Options(nodes=source.cluster.nodes, address=address, checkpoint_every_samples=checkpoint_every)
     # Ray takes the signals over when it begins, so ours come after it
     with open_pool(folder, executor, options) as pool, stop_on_signals() as stopped:
-        adopt_plan(pool, wanted, source)
+        for line in adopt_plan(pool, wanted, source):
+            Output().console().print(line)
 
         def lines() -> list[object]:
             groups = list(pool.state.groups.values())
