@@ -295,3 +295,16 @@ def test_rows_that_a_snapshot_holds_are_taken(root: Path, ymir: Any) -> None:
     found = _rows(str(root / "s.json"))
     assert isinstance(found, Profiles)
     assert found.throughput == profiles().throughput
+
+
+def test_the_example_requests_are_taken(root: Path, ymir: Any, examples: Path) -> None:
+    folder = JobsFolder(root / "jobs-dir")
+    paths = sorted((examples / "jobs").glob("*.yaml"))
+    assert ymir("jobs", "submit", *paths, "--jobs-dir", folder.root)[0] == 0
+    with open_pool(folder, nodes=nodes(2)) as pool:
+        service = daemon(pool)
+        service.intake.take()
+        jobs = {job.id: job for job in service.snapshot().jobs}
+        assert set(jobs) == {path.stem for path in paths}
+        # eight things, five sentences, two labels; a fifth evaluates; six epochs
+        assert {job.target.max_samples for job in jobs.values() if job.target} == {8 * 5 * 2 * 4 / 5 * 6}
