@@ -60,10 +60,11 @@ class PoolLimits:
     def of_size(cls, jobs: int) -> PoolLimits:
         """Return limits that keep the pool in proportion to the number of jobs.
 
-        Measured: from 100 jobs on, pricing again with the duals gains more than wider beams.
+        Measured: pricing again with the duals gains more than wider beams (on 63 jobs of a published trace
+        it finds what the proven global optimum has and the first pool lacks).
         """
         if jobs <= 100:
-            return cls()
+            return cls(passes=1)
         wide = cls(pairs_per_job=8, partners_per_job=4, grown_per_job=4, counts_per_set=4, passes=1)
         if jobs <= 400:
             return wide
