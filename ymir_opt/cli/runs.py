@@ -195,7 +195,7 @@ def run_all(tasks: Sequence[Task], workers: int, engine: str, done: Callable[[Ta
         The engine is unknown or not installed.
     """
     if engine == "ray":
-        _run_ray(tasks, done)
+        _run_ray(tasks, workers, done)
     elif engine != "local":
         raise NotFoundError("--engine", f"{engine[:40]!r} is unknown", "use local or ray")
     elif workers <= 1 or len(tasks) <= 1:
@@ -229,20 +229,14 @@ def _run_local(tasks: Sequence[Task], workers: int, done: Callable[[Task], None]
             raise
 
 
-def _run_ray(tasks: Sequence[Task], done: Callable[[Task], None]) -> None:
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise NotFoundError("--engine ray", "ray is not installed", "install the extra ray") from None
-    ray.init(ignore_reinit_error=True, log_to_driver=False)
-    remote = ray.remote(num_cpus=1)(_work)
-    running = {remote.remote(task): task for task in tasks}
-    while running:
-        ready, _ = ray.wait(list(running), num_returns=1)
-        for reference in ready:
-            task = running.pop(reference)
-            _raise(ray.get(reference))
-            done(task)
+def _run_ray(tasks: Sequence[Task], workers: int, done: Callable[[Task], None]) -> None:
+    from ymir_opt.executors.sweep import sweep
+
+    def ended(task: Task, outcome: tuple[str, str]) -> None:
+        _raise(outcome)
+        done(task)
+
+    sweep(_work, tasks, workers, ended)
 
 
 def _raise(outcome: tuple[str, str]) -> None:

@@ -27,7 +27,7 @@ from ymir_opt.executors.journal import Journal
 from ymir_opt.executors.local import CPU, WORKER, memory_gib, this_machine, worker_environment
 from ymir_opt.executors.pool import WorkerPool
 
-__all__ = ["RayBackend", "WorkerActor", "make"]
+__all__ = ["RayBackend", "WorkerActor", "make", "require_answer"]
 
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 OBJECT_STORE = 80 << 20
@@ -114,7 +114,7 @@ class RayBackend:
         self._own = not ray.is_initialized()
         common = {"namespace": self._namespace, "log_to_driver": False, "logging_level": "ERROR"}
         if options.address is not None:
-            _require_answer(options.address)
+            require_answer(options.address)
             try:
                 ray.init(address=options.address, ignore_reinit_error=True, **common)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -312,8 +312,14 @@ class RayBackend:
             self._ray.shutdown()
 
 
-def _require_answer(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray itself would try for minutes."""
+def require_answer(address: str, place: str = "--address") -> None:
+    """Refuse an address at which nobody listens: Ray itself would try for minutes.
+
+    Raises
+    ------
+    InputError
+        At ``place``.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return
@@ -321,7 +327,7 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
     except (OSError, OverflowError) as error:
         raise InputError(
-            "--address", f"no Ray cluster answers at {address[:80]} ({error})", "start one first"
+            place, f"no Ray cluster answers at {address[:80]} ({error})", "start one first"
         ) from None
 
 

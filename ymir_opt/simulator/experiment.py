@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,12 @@ class Experiment:
     segments: bool = False
 
     def identity(self) -> str:
-        """Return a hash of everything that the result depends on (the trace by its name and size)."""
+        """Return a hash of everything that the result depends on (the trace by name and size)."""
         path = Path(self.trace)
         size = path.stat().st_size if path.is_file() else 0
-        return sha256({**asdict(self), "drop_nodes": list(self.drop_nodes), "trace_bytes": size})[:16]
+        version = metadata.version("ymir-opt")
+        facts = {"drop_nodes": list(self.drop_nodes), "trace_bytes": size, "version": version}
+        return sha256({**asdict(self), **facts})[:16]
 
     def nodes(self) -> tuple[NodeSpec, ...]:
         """Return the cluster's nodes."""
