@@ -58,7 +58,7 @@ class PairFinder:
             sizes[a] * sizes[b] // (2 if a == b and mode is not Mode.SEQUENCE else 1) for a, b in links
         )
         if total <= self.limits.all_pairs_to:
-            found = [_product(classes[a], classes[b], same=a == b) for a, b in links]
+            found = [_Ranked.of(classes).all(np.array(links, dtype=np.int64).reshape(-1, 2))]
         else:
             found = self._similar(mode, classes, links, score)
         if not found:
@@ -203,12 +203,6 @@ class PairFinder:
         return np.where(jobs.known, jobs.x, np.inf)
 
 
-def _product(one: IntArray, two: IntArray, *, same: bool) -> IntArray:
-    a, b = np.meshgrid(one, two, indexing="ij")
-    pairs = np.column_stack([a.ravel(), b.ravel()])
-    return pairs[pairs[:, 0] != pairs[:, 1]] if same else pairs
-
-
 @dataclass(frozen=True)
 class _Ranked:
     """Classes of jobs, each in an order; ``start`` and ``size`` say where each lies in ``jobs``."""
@@ -221,6 +215,16 @@ class _Ranked:
     def of(cls, classes: list[IntArray]) -> _Ranked:
         size = np.array([len(c) for c in classes], dtype=np.int64)
         return cls(np.concatenate(classes), np.cumsum(size) - size, size)
+
+    def all(self, links: IntArray) -> IntArray:
+        """Return every pair, int64[P, 2], of the two classes of links int64[L, 2]."""
+        other = self.size[links[:, 1]]
+        count = self.size[links[:, 0]] * other
+        link = np.repeat(np.arange(len(links)), count)
+        rank = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        one = self.jobs[self.start[links[:, 0]][link] + rank // other[link]]
+        two = self.jobs[self.start[links[:, 1]][link] + rank % other[link]]
+        return np.column_stack([one, two])
 
     def near(self, links: IntArray, reach: int) -> IntArray:
         """Return the pairs of similar relative rank, int64[P, 2], for links int64[L, 2] of two classes."""
