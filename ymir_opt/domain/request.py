@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from ymir_opt.domain.base import (
     Id,
@@ -234,6 +234,18 @@ def _check(request: JobRequest, name: str) -> None:
         raise InputError(
             f"{name}: parallelism", "'pipeline' is not run by this runtime, which uses one device", "use data"
         )
+    # what snapshots call the model and the task is made of paths, which may hold what no id may
+    for place, value, remedy in (
+        ("model.name_or_path", request.model.label, "give a model's name, or a folder's path without '..'"),
+        ("data.path", request.task_name, "give a task"),
+    ):
+        try:
+            TypeAdapter(Id).validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise InputError(
+                f"{name}: {place}", f"makes the id {short(value)}: {problem[:1].lower()}{problem[1:]}", remedy
+            ) from None
 
 
 def parse_request(text: bytes, name: str = "request") -> JobRequest:
@@ -263,7 +275,7 @@ def parse_submitted(text: bytes, name: str = "request.json") -> SubmittedJob:
     """Parse what the jobs folder keeps of a request; raises `InputError`."""
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(name, f"is not valid JSON ({short(str(error))})", "submit the job again") from None
     if not isinstance(fields, dict):
         raise InputError(name, "is not an object", "submit the job again")

@@ -12,28 +12,53 @@ Whole files are written to a temporary file and renamed; lines are appended and 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ymir_opt.domain.documents import write_atomic
 from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.domain.request import SubmittedJob, parse_submitted
 
-__all__ = ["MAX_LINE", "JobsFolder", "read_json", "read_lines"]
+__all__ = ["MAX_LINE", "JobsFolder", "open_plain", "read_json", "read_lines"]
 
 MAX_LINE = 1 << 20
+
+
+@contextmanager
+def open_plain(path: Path, *, links: bool = True) -> Iterator[BinaryIO]:
+    """Open a plain file for reading, and nothing on which a read could wait for ever.
+
+    Parameters
+    ----------
+    path : Path
+    links : bool
+        Whether to follow a link.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is a pipe, a device or a folder.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    with os.fdopen(os.open(path, flags), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file")
+        yield stream
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return an object from a file, or None where there is none (yet) or it is damaged."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        with open_plain(path) as stream:
+            value = json.loads(stream.read())
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -44,7 +69,7 @@ def read_lines(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     A last line without its end is left for the next time; one that is no JSON object is skipped.
     """
     try:
-        with open(path, "rb") as stream:
+        with open_plain(path) as stream:
             stream.seek(offset)
             data = stream.read(MAX_LINE)
     except OSError:
@@ -57,7 +82,7 @@ def read_lines(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     for line in data[:end].splitlines():
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             found.append(value)
@@ -114,7 +139,8 @@ class JobsFolder:
         """Return the request of a job, or None where it has none; raises `InputError` if it is damaged."""
         path = self.job(key) / "request.json"
         try:
-            return parse_submitted(path.read_bytes(), str(path))
+            with open_plain(path) as stream:
+                return parse_submitted(stream.read(), str(path))
         except FileNotFoundError:
             return None
         except OSError as error:

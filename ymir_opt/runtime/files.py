@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -65,11 +66,14 @@ def read_file(path: Path, text_column: str, label_column: str) -> list[Example]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(str(path), f"has the unknown ending {path.suffix!r}", f"use {', '.join(READERS)}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        # reading a pipe would wait for its writer, reading a device might never end
+        raise InputError(str(path), "is not a plain file", "give a plain file")
     try:
         rows = list(reader(path))
     except FileNotFoundError:
         raise NotFoundError(str(path), "no such file", "name an existing file") from None
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         text = " ".join(str(error).split())[:120]
         raise InputError(str(path), f"cannot be read ({text})", "correct the file") from None
     columns = {str(key) for row in rows for key in row if key is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,8 @@ from ymir_opt.domain.documents import write_atomic
 from ymir_opt.domain.errors import InputError, YmirError
 from ymir_opt.domain.request import JobRequest, SubmittedJob, parse_request, parse_submitted
 from ymir_opt.domain.yaml_text import MAX_TEXT_BYTES
-from ymir_opt.executors.folder import JobsFolder
+from ymir_opt.executors.folder import JobsFolder, open_plain
+from ymir_opt.executors.journal import LeaseLostError
 from ymir_opt.executors.pool import WorkerPool
 from ymir_opt.executors.records import JobRecord
 from ymir_opt.runtime.files import READERS, read_file
@@ -43,7 +43,7 @@ def training_rows(request: JobRequest) -> int:
         The data is missing or cannot be read.
     """
     data, columns = Path(request.data.path), (request.data.text_column, request.data.label_column)
-    if data.is_dir():
+    if os.path.isdir(data):
         for ending in READERS:
             path = data / f"{request.data.train_split}{ending}"
             if path.is_file():
@@ -62,14 +62,10 @@ def training_rows(request: JobRequest) -> int:
 def _read(path: Path) -> tuple[bytes, os.stat_result]:
     """Return a request's bytes and facts of the very file they came from; links are refused."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_plain(path, links=False) as stream:
+            return stream.read(MAX_TEXT_BYTES + 1), os.fstat(stream.fileno())
     except OSError as error:
         raise InputError(path.name, f"cannot be read ({error.strerror})", "give a plain file") from None
-    with os.fdopen(handle, "rb") as stream:
-        facts = os.fstat(stream.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise InputError(path.name, "is not a plain file", "give a plain file")
-        return stream.read(MAX_TEXT_BYTES + 1), facts
 
 
 def checked(folder: JobsFolder, path: Path) -> JobRequest:
@@ -81,7 +77,7 @@ def checked(folder: JobsFolder, path: Path) -> JobRequest:
         The request is wrong, its data cannot be read, or a job of its name was submitted before.
     """
     try:
-        with open(path, "rb") as stream:
+        with open_plain(path) as stream:
             text = stream.read(MAX_TEXT_BYTES + 1)
     except FileNotFoundError:
         raise InputError(str(path), "no such file", "name an existing request") from None
@@ -110,7 +106,8 @@ def submit(folder: JobsFolder, path: Path) -> JobRequest:
 def _absolute(request: JobRequest, base: Path) -> JobRequest:
     data = request.data.model_copy(update={"path": str((base / request.data.path).resolve())})
     model = request.model
-    if (base / model.name_or_path).is_dir():
+    # unlike Path.is_dir, this calls a name that is too long no folder
+    if os.path.isdir(base / model.name_or_path):
         model = model.model_copy(update={"name_or_path": str((base / model.name_or_path).resolve())})
     return request.model_copy(update={"data": data, "model": model})
 
@@ -150,8 +147,14 @@ class Intake:
                 continue
             try:
                 job = self._take(path)
+            except LeaseLostError:
+                raise
             except YmirError as error:
                 self._refuse(path, error.one_line())
+                continue
+            except Exception as error:
+                # one user's file must not end what runs the jobs of all
+                self._refuse(path, f"{path.name}: cannot be taken ({type(error).__name__}: {error})")
                 continue
             if job is not None:
                 new.append(job)
@@ -182,7 +185,12 @@ class Intake:
                 f"{path.name}: name", f"{short(request.name)} was submitted before", "give it another name"
             )
         target = self.folder.job(request.key)
-        target.mkdir(parents=True, exist_ok=True)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                str(target), f"cannot be made ({error.strerror})", "see the jobs folder"
+            ) from None
         write_atomic(target / "request.json", request.model_dump_json(by_alias=True, indent=1) + "\n")
         self._add(request)
         path.unlink(missing_ok=True)

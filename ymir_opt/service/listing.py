@@ -7,7 +7,8 @@ from typing import Any
 
 from ymir_opt.domain.errors import InputError, NotFoundError, YmirError
 from ymir_opt.domain.request import key_of, parse_request
-from ymir_opt.executors.folder import JobsFolder
+from ymir_opt.domain.yaml_text import MAX_TEXT_BYTES
+from ymir_opt.executors.folder import JobsFolder, open_plain
 from ymir_opt.executors.journal import read_only
 from ymir_opt.executors.records import GroupRecord, JobRecord
 from ymir_opt.service.intake import owner_name
@@ -67,7 +68,8 @@ def list_jobs(folder: JobsFolder) -> list[Listed]:
             continue
         try:
             facts = path.lstat()
-            name = parse_request(path.read_bytes(), path.name).name
+            with open_plain(path, links=False) as stream:
+                name = parse_request(stream.read(MAX_TEXT_BYTES + 1), path.name).name
         except (OSError, YmirError):
             continue
         reason = "waits for the daemon to take it"
@@ -122,7 +124,8 @@ def log_of(folder: JobsFolder, job: str) -> str:
     """
     path = folder.job(_key(folder, job)) / "log.txt"
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        with open_plain(path) as stream:
+            return stream.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
     except OSError as error:

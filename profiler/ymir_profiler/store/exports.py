@@ -162,7 +162,7 @@ def import_profiles(store: Store, data: bytes, name: str, origin: str) -> int:
 def _parse(data: bytes, name: str) -> Profiles:
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(name, "is not valid JSON", "give a snapshot, or its profiles") from None
     if isinstance(document, dict) and "schema" not in document:
         bare = {"schema": "ymir.snapshot/1", "taken_at_s": 0, "profiles": document}

@@ -145,7 +145,7 @@ def _rows(path: str | None) -> Profiles | None:
     data = read_bytes(path)
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(path, f"is not valid JSON ({error})", "give what `profile export` wrote") from None
     if isinstance(found, dict) and "taken_at_s" in found:
         return parse_snapshot(data, path).profiles

@@ -220,6 +220,6 @@ def _is_case(data: bytes) -> bool:
     """Say whether a document announces the schema of a case."""
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and str(document.get("schema", "")).startswith("ymir.case/")
