@@ -26,9 +26,11 @@ from ymir_opt.domain.documents import write_atomic
 from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.domain.request import SubmittedJob, parse_submitted
 
-__all__ = ["MAX_LINE", "JobsFolder", "open_plain", "read_json", "read_lines"]
+__all__ = ["MAX_LINE", "RESULT_STATES", "JobsFolder", "open_plain", "read_json", "read_lines"]
 
 MAX_LINE = 1 << 20
+# how a job can end by its worker or its user
+RESULT_STATES = ("completed", "failed", "cancelled")
 
 
 @contextmanager
@@ -147,8 +149,9 @@ class JobsFolder:
             raise InputError(str(path), f"cannot be read ({error.strerror})", "make it readable") from None
 
     def result(self, key: str) -> dict[str, Any] | None:
-        """Return the result of a job, or None while it has none."""
-        return read_json(self.job(key) / "result.json")
+        """Return the result of a job, or None while it has none; a damaged one is none."""
+        result = read_json(self.job(key) / "result.json")
+        return result if result is not None and result.get("state") in RESULT_STATES else None
 
     @contextmanager
     def locked(self, key: str) -> Iterator[bool]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ymir_opt.domain.errors import InputError, YmirError
 from ymir_opt.executors.filesystem import require_local
@@ -23,6 +23,7 @@ from ymir_opt.executors.processes import ProcessId, alive, identity
 
 __all__ = ["LEASE_S", "Journal", "LeaseHeldError", "LeaseLostError", "read_only"]
 
+R = TypeVar("R")
 LEASE_S = 30.0
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS lease (
@@ -80,6 +81,7 @@ class Journal:
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)
+            _require_whole(self._db, str(path))
         except sqlite3.Error as error:
             raise InputError(
                 str(path), f"is no journal that can be written ({error})", "name another jobs folder"
@@ -199,15 +201,29 @@ class Journal:
 
     def get(self, kind: str, key: str) -> dict[str, Any] | None:
         """Return a document, or None."""
-        row = self._db.execute(
-            "SELECT value FROM documents WHERE kind = ? AND key = ?", (kind, key)
-        ).fetchone()
-        return None if row is None else dict(json.loads(row[0]))
+        with self._reading():
+            row = self._db.execute(
+                "SELECT value FROM documents WHERE kind = ? AND key = ?", (kind, key)
+            ).fetchone()
+            return None if row is None else dict(json.loads(row[0]))
 
     def all(self, kind: str) -> dict[str, dict[str, Any]]:
         """Return the documents of a kind by key, sorted."""
-        rows = self._db.execute("SELECT key, value FROM documents WHERE kind = ? ORDER BY key", (kind,))
-        return {key: dict(json.loads(value)) for key, value in rows}
+        with self._reading():
+            rows = self._db.execute("SELECT key, value FROM documents WHERE kind = ? ORDER BY key", (kind,))
+            return {key: dict(json.loads(value)) for key, value in rows}
+
+    def records(self, kind: str, of: Callable[[Mapping[str, Any]], R]) -> dict[str, R]:
+        """Return the documents of a kind as records, by key; raises `InputError` where one is damaged."""
+        with self._reading():
+            return {key: of(value) for key, value in self.all(kind).items()}
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            raise _damaged(str(self.path), str(error)) from None
 
     def happened(self, value: Mapping[str, Any]) -> None:
         """Append to the log of what happened."""
@@ -218,10 +234,11 @@ class Journal:
 
     def happenings(self, since: int = 0) -> list[dict[str, Any]]:
         """Return what happened after a sequence number, each with ``seq`` and ``at_s``."""
-        rows = self._db.execute(
-            "SELECT seq, at_s, value FROM happenings WHERE seq > ? ORDER BY seq", (since,)
-        )
-        return [{"seq": seq, "at_s": at_s, **json.loads(value)} for seq, at_s, value in rows]
+        with self._reading():
+            rows = self._db.execute(
+                "SELECT seq, at_s, value FROM happenings WHERE seq > ? ORDER BY seq", (since,)
+            )
+            return [{"seq": seq, "at_s": at_s, **json.loads(value)} for seq, at_s, value in rows]
 
     def prune(self, keep: int) -> None:
         """Forget all but the newest happenings."""
@@ -231,14 +248,26 @@ class Journal:
             )
 
     def copy_of(self, path: Path) -> None:
-        """Take over everything in another journal, for a trial in memory."""
-        source = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=20)
+        """Take over everything in another journal, for a trial in memory.
+
+        Raises
+        ------
+        InputError
+            The file is no journal, or a damaged one.
+        """
+        source = None
         try:
+            source = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=20)
             source.backup(self._db)
             # the copy is nobody's yet
             self._db.execute("DELETE FROM lease")
+            self._db.execute("SELECT kind, key, value FROM documents LIMIT 1")
+            _require_whole(self._db, str(path))
+        except sqlite3.Error as error:
+            raise InputError(str(path), f"is no journal ({error})", "name the daemon's --jobs-dir") from None
         finally:
-            source.close()
+            if source is not None:
+                source.close()
 
 
 def read_only(path: Path) -> Journal | None:
@@ -254,8 +283,19 @@ def read_only(path: Path) -> Journal | None:
     found = Journal(":memory:")
     try:
         found.copy_of(path)
-        found.all("job")
-    except sqlite3.Error as error:
+    except InputError:
         found.close()
-        raise InputError(str(path), f"is no journal ({error})", "name the daemon's --jobs-dir") from None
+        raise
     return found
+
+
+def _require_whole(db: sqlite3.Connection, path: str) -> None:
+    """Refuse a file of which pages are missing or contradict each other; one pass over the file."""
+    said = db.execute("PRAGMA quick_check(1)").fetchone()
+    if said is not None and said[0] != "ok":
+        raise _damaged(path, str(said[0]))
+
+
+def _damaged(path: str, why: str) -> InputError:
+    short = " ".join(why.split())[:120]
+    return InputError(path, f"is damaged ({short})", "put back a copy of it, or name another jobs folder")

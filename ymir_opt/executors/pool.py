@@ -15,7 +15,7 @@ from typing import Any
 
 from ymir_opt.domain.base import nearest, short
 from ymir_opt.domain.documents import snapshot_sha256
-from ymir_opt.domain.errors import NotFoundError, YmirError
+from ymir_opt.domain.errors import InputError, NotFoundError, YmirError
 from ymir_opt.domain.outcome import outcome, require_same_snapshot
 from ymir_opt.domain.plan import ActionKind, Plan
 from ymir_opt.domain.snapshot import Mode, Node, NodeState, Snapshot
@@ -101,24 +101,36 @@ class WorkerPool:
                 self.watcher.ended(record, "it ended while nobody watched")
         for job in self.state.jobs.values():
             self.watcher.take_result(job)
+        self.end_unreadable()
+
+    def end_unreadable(self) -> None:
+        """Let each job fail whose request is missing or damaged: nobody else has to wait for it."""
+        for job in self.state.jobs.values():
+            if job.over:
+                continue
+            try:
+                self.state.request(job.key)
+            except YmirError as error:
+                self.end(job, "failed", error.one_line())
 
     def _disown(self, action: str, handle: dict[str, Any]) -> None:
         """Ask a worker to end that the journal does not know; its jobs count as held until it did."""
         from ymir_opt.executors.folder import read_json
 
         left = read_json(self.folder.worker(action) / "assignment.json") or {}
-        group = left.get("group") or {}
+        group, model, version = (left.get(name) for name in ("group", "foundation_model", "version"))
+        members = group.get("jobs") if isinstance(group, dict) else None
         record = WorkerRecord(
             id=action,
             node="",
             gpu=-1,
             lane=0,
-            model=dict(left.get("foundation_model") or {}),
+            model=model if isinstance(model, dict) else {},
             label="",
             state=WorkerState.RUNNING,
-            version=int(left.get("version") or 0),
+            version=version if isinstance(version, int) else 0,
             assignment=left,
-            holding=[key for key in group.get("jobs", ()) if key in self.state.jobs],
+            holding=[key for key in self.state.jobs if isinstance(members, list) and key in members],
             handle=handle,
             started_at_s=self._clock(),
         )
@@ -333,11 +345,17 @@ class WorkerPool:
     def _end_wished(self) -> None:
         held = self.held()
         for job in self.state.jobs.values():
-            if (
-                job.ending
-                and job.key not in held
-                and self.folder.finish(job.key, job.ending, job.ending_reason)
-            ):
+            if not job.ending or job.key in held:
+                continue
+            try:
+                finished = self.folder.finish(job.key, job.ending, job.ending_reason)
+            except (OSError, InputError) as error:
+                # nothing can be written there: the journal alone knows how it ended
+                why = getattr(error, "strerror", None) or str(error)
+                reason = f"{job.ending_reason} (no result was written: {why})"
+                self.watcher.conclude(job, {"state": job.ending, "reason": reason})
+                continue
+            if finished:
                 self.watcher.take_result(job)
 
     def _account(self, now: float) -> None:

@@ -34,10 +34,10 @@ class State:
 
     def __init__(self, folder: JobsFolder, journal: Journal, clock: Callable[[], float]) -> None:
         self.folder, self.journal, self.clock = folder, journal, clock
-        self.jobs = {key: JobRecord.of(value) for key, value in journal.all("job").items()}
-        self.groups = {key: GroupRecord.of(value) for key, value in journal.all("group").items()}
-        self.workers = {key: WorkerRecord.of(value) for key, value in journal.all("worker").items()}
-        self.wishes = [ProfileWish(**value) for value in journal.all("wish").values()]
+        self.jobs = journal.records("job", JobRecord.of)
+        self.groups = journal.records("group", GroupRecord.of)
+        self.workers = journal.records("worker", WorkerRecord.of)
+        self.wishes = list(journal.records("wish", lambda value: ProfileWish(**value)).values())
         self.news: list[dict[str, Any]] = []
         self._requests: dict[str, SubmittedJob] = {}
         self._written: dict[tuple[str, str], dict[str, Any]] = {}

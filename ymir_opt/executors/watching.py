@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ymir_opt.domain.base import MAX_MAGNITUDE
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.executors.base import Options
 from ymir_opt.executors.failures import note_failure
@@ -15,11 +16,8 @@ from ymir_opt.executors.state import State
 
 __all__ = ["Watcher"]
 
-PHASES = {
-    "completed": JobPhase.COMPLETED,
-    "failed": JobPhase.FAILED,
-    "cancelled": JobPhase.CANCELLED,
-}
+# what a handler raises of a line that is JSON and yet not what a worker writes
+MALFORMED = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
 
 class Watcher:
@@ -54,8 +52,14 @@ class Watcher:
             with self.state.journal.transaction():
                 for event in events:
                     handler = self._handlers.get(str(event.get("event")))
-                    if handler is not None:
+                    if handler is None:
+                        continue
+                    try:
                         handler(worker, event)
+                    except MALFORMED as error:
+                        # one line of one worker; its heartbeats and results still count
+                        reason = f"a line of {path} means nothing ({type(error).__name__}: {error})"
+                        self.state.tell("unreadable", worker=worker.id, reason=reason)
                 worker.offset = offset
                 self.state.save(worker, *self.state.jobs.values(), *self.state.groups.values())
 
@@ -66,12 +70,13 @@ class Watcher:
             return now - worker.started_at_s
         worker.ready = bool(status.get("ready"))
         probes = set()
-        for key, member in dict(status.get("members") or {}).items():
+        members = status.get("members")
+        for key, member in members.items() if isinstance(members, dict) else ():
             job = self.state.jobs.get(key)
             if job is None or key not in worker.holding or job.over or not isinstance(member, dict):
                 continue
             _take_figures(job, member)
-            probes.add(member.get("probe"))
+            probes.add(str(member.get("probe")))
         if "passed" in probes and "running" not in probes:
             self._passed(worker)
         if status.get("version") == worker.version:
@@ -94,23 +99,23 @@ class Watcher:
     def take_result(self, job: JobRecord) -> bool:
         """Take a job's result, if it has one."""
         result = self.state.folder.result(job.key)
-        phase = PHASES.get(str(result.get("state"))) if result is not None else None
-        if result is None or phase is None:
+        if result is None:
             return False
-        if JobPhase(job.phase).over:
-            return True
+        if not JobPhase(job.phase).over:
+            self.conclude(job, result)
+        return True
+
+    def conclude(self, job: JobRecord, result: Mapping[str, Any]) -> None:
+        """End a job as a result says, whose state is one of `RESULT_STATES`."""
+        phase = JobPhase(result["state"])
         job.phase = phase
         job.ending = ""
         job.reason = str(result.get("reason") or "")
         job.rate = None
         job.finished_at_s = self.state.clock()
-        if isinstance(result.get("metric"), int | float):
-            job.metric = float(result["metric"])
-        if isinstance(result.get("samples"), int | float):
-            job.samples = float(result["samples"])
+        _take_figures(job, {name: result.get(name) for name in ("metric", "samples")})
         self.state.save(job)
         self.state.tell("ended", job=job.id, state=str(phase), reason=job.reason, group=job.group)
-        return True
 
     def ended(self, worker: WorkerRecord, why: str) -> None:
         """Take the end of a worker: what it still wrote, and what became of its jobs."""
@@ -197,8 +202,7 @@ class Watcher:
         if group is not None and follows and not event.get("samples"):
             # what was predicted of a follower holds from now on
             job.work, job.samples_at_start = group.predicted.get(job.key, {}).get("work"), 0.0
-        if isinstance(event.get("samples"), int | float):
-            job.samples = float(event["samples"])
+        job.samples = _count(event, job.samples)
         self.state.tell("started", job=job.id, worker=worker.id, group=event.get("group"))
 
     def _evaluated(self, worker: WorkerRecord, event: Mapping[str, Any]) -> None:
@@ -218,7 +222,7 @@ class Watcher:
         job = self._job(event)
         if job is None:
             return
-        samples = _number(event.get("samples"), job.samples)
+        samples = _count(event, job.samples)
         job.checkpoint_samples = job.samples = samples
         # its own weights are newer now than those it started from
         for group in self.state.groups.values():
@@ -234,14 +238,14 @@ class Watcher:
         job = self._job(event)
         if job is None or job.over:
             return
-        job.checkpoint_samples = job.samples = _number(event.get("samples"), job.samples)
+        job.checkpoint_samples = job.samples = _count(event, job.samples)
         job.rate = None
 
     def _split(self, worker: WorkerRecord, event: Mapping[str, Any]) -> None:
         group = self.state.groups.get(str(event.get("group")))
         if group is None:
             return
-        named = event.get("jobs") or group.jobs
+        named = [str(key) for key in event.get("jobs") or group.jobs]
         affected = [self.state.jobs[key] for key in named if key in self.state.jobs]
         if group.mode == Mode.JOINT:
             self.reject(group, None)
@@ -286,7 +290,15 @@ class Watcher:
 
 
 def _number(value: Any, otherwise: float) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+    """Return a number that a worker wrote, if it is one that can be calculated with."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= MAX_MAGNITUDE:
+        return otherwise
+    return float(value)
+
+
+def _count(event: Mapping[str, Any], otherwise: float) -> float:
+    """Return how many samples an event says."""
+    return max(0.0, _number(event.get("samples"), otherwise))
 
 
 def _take_figures(job: JobRecord, facts: Mapping[str, Any]) -> None:
@@ -297,5 +309,5 @@ def _take_figures(job: JobRecord, facts: Mapping[str, Any]) -> None:
         ("rate", "samples_per_s"),
     ):
         value = _number(facts.get(name), math.nan)
-        if math.isfinite(value):
+        if math.isfinite(value) and (value >= 0 or field in ("metric", "train_loss")):
             setattr(job, field, value)

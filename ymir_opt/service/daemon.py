@@ -11,6 +11,7 @@ from ymir_opt.domain.errors import YmirError
 from ymir_opt.domain.plan import Plan
 from ymir_opt.domain.snapshot import Profiles, Snapshot
 from ymir_opt.executors.base import Happening, StalePlanError
+from ymir_opt.executors.journal import LeaseLostError
 from ymir_opt.executors.pool import CHANGES, WorkerPool
 from ymir_opt.executors.records import JobPhase
 from ymir_opt.service.intake import Intake
@@ -128,7 +129,8 @@ class Daemon:
             self._on_news(news)
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot of now."""
+        """Return the snapshot of now, without jobs whose request is damaged: they end."""
+        self.pool.end_unreadable()
         return observe(self.pool, self.profiles, self._clock(), self.settings.round_s)
 
     def solve(self, snapshot: Snapshot) -> Plan:
@@ -155,6 +157,8 @@ class Daemon:
         self._planned_s = self._clock()
         try:
             snapshot = self.snapshot()
+        except LeaseLostError:
+            raise
         except YmirError as error:
             self.pool.state.tell("no_plan", reason=error.one_line())
             return

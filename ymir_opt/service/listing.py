@@ -53,10 +53,12 @@ def list_jobs(folder: JobsFolder) -> list[Listed]:
     journal = read_only(folder.journal)
     known = set()
     if journal is not None:
-        jobs = [JobRecord.of(value) for value in journal.all("job").values()]
-        groups = [GroupRecord.of(value) for value in journal.all("group").values()]
-        refused = journal.all("refused")
-        journal.close()
+        try:
+            jobs = list(journal.records("job", JobRecord.of).values())
+            groups = list(journal.records("group", GroupRecord.of).values())
+            refused = journal.all("refused")
+        finally:
+            journal.close()
         known = {job.key for job in jobs}
         found += [listed(job, groups) for job in jobs]
         found += [

@@ -32,16 +32,22 @@ TABLES: Mapping[str, Any] = {
 def measured_profiles(journal: Journal) -> Profiles:
     """Return the rows of every measurement in the journal, the newest last; damaged ones are left out."""
     found: dict[str, list[Any]] = {name: [] for name in TABLES}
-    events = sorted(journal.all("profiled").values(), key=lambda event: float(event.get("at_s") or 0.0))
+    events = sorted(journal.all("profiled").values(), key=_time)
     for event in events:
         rows = event.get("rows")
         for name, model in TABLES.items():
-            for row in (rows.get(name) or ()) if isinstance(rows, dict) else ():
+            listed = rows.get(name) if isinstance(rows, dict) else None
+            for row in listed if isinstance(listed, list) else ():
                 try:
                     found[name].append(model.model_validate_json(json.dumps(_named(row, event))))
-                except ValidationError:
+                except (ValidationError, TypeError, ValueError):
                     continue
     return Profiles(**{name: tuple(rows) for name, rows in found.items()})
+
+
+def _time(event: Mapping[str, Any]) -> float:
+    at = event.get("at_s")
+    return float(at) if isinstance(at, int | float) else 0.0
 
 
 def _named(row: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:

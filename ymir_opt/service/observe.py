@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ymir_opt.domain.documents import sha256
+from ymir_opt.domain.errors import YmirError
 from ymir_opt.domain.request import SubmittedJob
 from ymir_opt.domain.snapshot import (
     Cluster,
@@ -210,7 +211,11 @@ def _adapters(pool: WorkerPool) -> list[CompletedAdapter]:
     for job in pool.state.jobs.values():
         if job.phase != JobPhase.COMPLETED or not (pool.folder.job(job.key) / "checkpoint").is_dir():
             continue
-        request = pool.state.request(job.key)
+        try:
+            request = pool.state.request(job.key)
+        except YmirError:
+            # nobody can say any more what its weights are good for
+            continue
         found.append(
             CompletedAdapter(
                 id=job.id,

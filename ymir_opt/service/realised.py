@@ -6,8 +6,10 @@ The lines are what fitted models learn from later (``realised.jsonl`` of the job
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
+from ymir_opt.domain.errors import YmirError
 from ymir_opt.executors.base import Happening
 from ymir_opt.executors.pool import WorkerPool
 from ymir_opt.executors.records import GroupRecord, JobRecord
@@ -62,7 +64,9 @@ def write_rows(pool: WorkerPool, news: tuple[Happening, ...]) -> int:
                 and job.key in group.jobs
                 and (len(group.jobs) > 1 or job.key in group.sources)
             ):
-                rows.append(row_of(pool, job, group, event))
+                # what is said of a job whose request is damaged would be worth nothing
+                with suppress(YmirError):
+                    rows.append(row_of(pool, job, group, event))
     if rows:
         with open(pool.folder.realised, "a", encoding="utf-8") as stream:
             stream.writelines(json.dumps(row, sort_keys=True) + "\n" for row in rows)
