@@ -60,9 +60,7 @@ def load_yaml(text: bytes, name: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         place = name if mark is None else f"{name}:{mark.line + 1}"
         problem = getattr(error, "problem", None) or str(error)
-        raise InputError(
-            place, f"is not valid YAML: {str(problem)[:120]}", "correct the line"
-        ) from None
+        raise InputError(place, f"is not valid YAML: {str(problem)[:120]}", "correct the line") from None
     except (ValueError, RecursionError) as error:
         raise InputError(name, f"is not valid YAML: {str(error)[:120]}", "correct the value") from None
     if not isinstance(loaded, dict):
