@@ -34,7 +34,7 @@ SMALLEST = 1e-4
 """Factor of Polyak's length below which nothing moves any more."""
 DEFLECTION = 1.5
 MARGIN = 0.05
-"""Without a known point, the optimum is thought this share above the bound."""
+"""Without a known point, the optimum is thought at least this share above the bound."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def subgradient(
     ----------
     model : LinearModel
     start : float64[m], optional
-        Prices to begin with; the model's guess by default, else 0.
+        Prices to begin with; the model's guess by default, else what leaving each job out costs.
     upper_bound : int, optional
         Objective of a known point in quanta: the step's length follows it.
     iterations : int
@@ -80,7 +80,9 @@ def subgradient(
     """
     dual = _Lagrangian(model)
     prices = start if start is not None else model.guess
-    prices = dual.signed(np.zeros(model.rows) if prices is None else np.asarray(prices, np.float64))
+    prices = dual.signed(dual.asked() if prices is None else np.asarray(prices, np.float64))
+    # leaving everything out is a point of every round
+    top = dual.without() if upper_bound is None else float(upper_bound)
     best, best_prices = -np.inf, prices
     history: list[float] = []
     factor, idle, move = 1.0, 0, np.zeros(model.rows)
@@ -97,13 +99,13 @@ def subgradient(
                 move = np.zeros(model.rows)
         against = float(move @ direction)
         move = direction - (DEFLECTION * against / float(move @ move) * move if against < 0 else 0.0)
-        length = float(move @ move)
-        target = upper_bound if upper_bound is not None else best + MARGIN * max(1.0, abs(best))
+        length = float(move @ (dual.scale * move))
+        target = upper_bound if upper_bound is not None else max(top, best + MARGIN * max(1.0, abs(best)))
         if length == 0 or target <= value or factor < SMALLEST:
             break
         if deadline is not None and time.monotonic() >= deadline:
             break
-        prices = dual.signed(prices + factor * (target - value) / length * move)
+        prices = dual.signed(prices + factor * (target - value) / length * dual.scale * move)
     return Prices(best_prices, best, np.array(history))
 
 
@@ -114,6 +116,9 @@ class _Lagrangian:
         self.model = model
         self.columns = Columns.of(model)
         self.cost = model.cost.astype(np.float64)
+        whole = np.bincount(self.columns.row, np.abs(self.columns.value), minlength=model.rows)
+        # a capacity has thousands of columns, a job some tens: the same step would not do for both
+        self.scale = 1.0 / np.maximum(1.0, whole)
         self.row_lower = np.where(model.row_lower <= -UNBOUNDED, -np.inf, model.row_lower.astype(np.float64))
         self.row_upper = np.where(model.row_upper >= UNBOUNDED, np.inf, model.row_upper.astype(np.float64))
         self.lower = model.lower.astype(np.float64)
@@ -133,12 +138,26 @@ class _Lagrangian:
             np.where(np.isfinite(self.row_lower), np.abs(self.row_lower), 0.0),
             np.where(np.isfinite(self.row_upper), np.abs(self.row_upper), 0.0),
         )
-        whole = np.bincount(self.columns.row, np.abs(self.columns.value), minlength=self.model.rows)
+        whole = 1.0 / self.scale
         asked = (sides + whole)[row] / value
         owner = np.repeat(np.arange(len(free)), np.diff(begin))
         reach = np.ones(len(free))
         np.maximum.at(reach, owner, asked)
         return reach
+
+    def asked(self) -> FloatArray:
+        """Return for each equation what the cheapest variable of that row alone asks: a job's waiting."""
+        single = np.flatnonzero(self.columns.length == 1)
+        entry = self.columns.start[single]
+        prices = np.full(self.model.rows, np.inf)
+        np.minimum.at(prices, self.columns.row[entry], self.cost[single] / self.columns.value[entry])
+        return np.where(np.isfinite(prices) & (self.row_lower == self.row_upper), prices, 0.0)
+
+    def without(self) -> float:
+        """Return what it costs to pay every equation's asking price, in quanta."""
+        asked = self.asked()
+        priced = asked != 0
+        return float(asked[priced] @ self.row_lower[priced]) + self.model.offset
 
     def signed(self, prices: FloatArray) -> FloatArray:
         """Return the prices with those set to 0 whose sign no bound of the row supports."""
