@@ -201,7 +201,7 @@ def read_recipe(path: Path) -> Recipe:
         raise InputError(str(path), f"is larger than {MAX_BYTES >> 20} MiB", "name a recipe in TOML")
     try:
         document = tomllib.loads(data.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InputError(str(path), f"is not TOML ({error})", "correct the file") from None
     recipe = recipe_from(document)
     tasks = tuple(

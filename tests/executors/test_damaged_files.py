@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from executor_kit import daemon, open_pool, submitted, until, write_request
 
+from ymir_opt.cli.live import Follower
 from ymir_opt.cli.main import run
 from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.request import key_of
 from ymir_opt.executors.folder import read_json, read_lines
+from ymir_opt.service.daemon import Daemon, Settings
 from ymir_opt.service.listing import list_jobs
 
 
@@ -214,3 +216,30 @@ def test_a_damaged_document_of_the_journal(root: Path, value: str) -> None:
         list_jobs(folder)
     with pytest.raises(InputError, match="is damaged"), open_pool(folder):
         pass
+
+
+def test_names_cannot_steer_a_terminal(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = submitted(root, "[bold]a[/bold]", samples=40)
+    (folder.requests / "new\nline\x1b[2J.yaml").write_text("x")
+    with open_pool(folder) as pool:
+        service = daemon(pool)
+        until(lambda: not service.step(), lambda: None)
+        pool.stop()
+        Follower(list).news(tuple({"seq": 0, **event} for event in pool.events()))
+    assert run(["jobs", "ps", "--jobs-dir", str(folder.root)]) == 0
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "refused file=new\\nline\\x1b[2J.yaml" in said
+    assert "[bold]a[/bold]" in "".join(said.split())
+
+
+def test_a_job_that_is_measured_says_so(root: Path) -> None:
+    folder = submitted(root, "a", samples=40)
+    with open_pool(folder) as pool:
+        # no row is given, so that its speed is not known
+        service = Daemon(pool, Settings(policy="ymir", spacing_s=0.0))
+        until(lambda: bool(pool.state.wishes), service.step)
+        assert [line.reason for line in list_jobs(folder)] == [
+            "UnknownThroughput: no throughput is known; it is measured on 1 CPU"
+        ]
+        pool.stop()

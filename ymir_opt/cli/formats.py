@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-__all__ = ["count_of", "duration", "figure", "gpu_ranges", "percent", "placement_text"]
+__all__ = ["count_of", "duration", "figure", "gpu_ranges", "percent", "placement_text", "printable"]
 
 
 def duration(seconds: float | None) -> str:
@@ -52,6 +52,11 @@ def gpu_ranges(gpus: Iterable[int]) -> str:
 def placement_text(placement: Mapping[str, Iterable[int]]) -> str:
     """Return nodes with their GPUs, ``n0:0-3 n1:0``."""
     return " ".join(f"{node}:{gpu_ranges(gpus)}" for node, gpus in placement.items())
+
+
+def printable(text: str) -> str:
+    """Return a text as one line that cannot steer a terminal: control characters are written out."""
+    return "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode("ascii") for ch in text)
 
 
 def count_of(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ymir_opt.cli.console import Output
-from ymir_opt.cli.formats import duration, figure
+from ymir_opt.cli.formats import duration, figure, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,15 +37,15 @@ def jobs_table(lines: Sequence[Listed], now: float, title: str = "jobs") -> Tabl
         until = line.finished_at_s if line.finished_at_s is not None else now
         where = line.where if line.mode in (None, "solo") else f"{line.where} {line.mode}"
         table.add_row(
-            line.id,
-            line.tenant,
+            printable(line.id),
+            printable(line.tenant),
             line.state,
             where,
             done,
             "" if line.metric is None else figure(line.metric, 4),
             "" if line.samples_per_s is None else figure(line.samples_per_s, 3),
             "" if line.submitted_at_s is None else duration(until - line.submitted_at_s),
-            line.reason,
+            printable(line.reason),
         )
     return table
 
@@ -103,7 +103,7 @@ class Follower:
                 if name not in ("event", "at_s", "seq", "rows") and value not in (None, "")
             )
             clock = time.strftime("%H:%M:%S", time.localtime(float(event["at_s"])))
-            self._console.print(Text(f"{clock} {event['event']} {facts}"), soft_wrap=True)
+            self._console.print(Text(printable(f"{clock} {event['event']} {facts}")), soft_wrap=True)
 
 
 @contextmanager

@@ -209,7 +209,7 @@ class WorkerPool:
                 continue
             if action.action is ActionKind.PREEMPT:
                 job.preemptions += 1
-            if action.action in (ActionKind.PREEMPT, ActionKind.WAIT):
+            if action.action in (ActionKind.PREEMPT, ActionKind.WAIT, ActionKind.PROFILE):
                 explained = plan.explanations.get(action.job)
                 job.group = None
                 if explained is not None and not (job.not_before_s or 0.0) > self._clock():
