@@ -142,6 +142,7 @@ def test_packages_are_installed_once_and_completely(tmp_path: Path, monkeypatch:
         ("name = 1", "name"),
         ('name = "x"\nnam = 2', "did you mean 'name'"),
         ("name = ", "is not TOML"),
+        ("a = " + "[" * 100_000, "is not TOML"),
         ('name = "x"\n[[tasks]]\nname = "a"', "one of corpus and file"),
         ('name = "x"\n[transfer]\npairs = [["a", "b"]]', "unknown task"),
         ('name = "x"\n[training]\neval_at = [64, 32]', "must grow"),
