@@ -243,3 +243,11 @@ def test_a_job_that_is_measured_says_so(root: Path) -> None:
             "UnknownThroughput: no throughput is known; it is measured on 1 CPU"
         ]
         pool.stop()
+
+
+def test_an_address_is_refused_where_nothing_has_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["daemon", "--jobs-dir", str(tmp_path / "jobs"), "--address", "auto", "--once-empty"])
+    assert code == 2
+    assert "--address: is of no use to --executor local" in capsys.readouterr().err

@@ -216,3 +216,9 @@ def test_a_look_ahead_only_adds_starts(made: Snapshot) -> None:
             assert far[name].start_s == outlook.start_s
         elif far[name].start_s is not None:
             assert far[name].start_s > 0
+
+
+def test_a_document_nested_too_deeply_is_refused_in_one_line() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    with pytest.raises(InputError, match="nested too deeply"):
+        jobs_from(deep, "extra.json", 0.0)

@@ -214,5 +214,15 @@ class LocalBackend:
 
 
 def make(folder: JobsFolder, journal: Journal, options: Options) -> WorkerPool:
-    """Return the executor ``local``."""
+    """Return the executor ``local``.
+
+    Raises
+    ------
+    InputError
+        An address is given, which only clusters have.
+    """
+    if options.address is not None:
+        raise InputError(
+            "--address", "is of no use to --executor local", "leave it out, or use --executor ray"
+        )
     return WorkerPool(LocalBackend(folder, options), folder, journal, options)

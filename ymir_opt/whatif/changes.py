@@ -132,6 +132,8 @@ def jobs_from(text: str | bytes, name: str, taken_at_s: float) -> tuple[Job, ...
     """
     try:
         document = json.loads(text)
+    except RecursionError:
+        raise InputError(name, "is nested too deeply", "give a job as in a snapshot's jobs") from None
     except ValueError:
         return (parse_job(text, name),)  # says what is wrong
     listed = document if isinstance(document, list) else [document]
@@ -205,7 +207,7 @@ def set_field(snapshot: Snapshot, text: str) -> Snapshot:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
