@@ -19,6 +19,10 @@ HEAD = (
 )
 
 
+PROVEN = 1e-8
+"""Gaps below this are drawn here: optimal."""
+
+
 def shown(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
@@ -88,18 +92,28 @@ def plot_gaps(rows: list[Row], path: Path) -> None:
     if not rounds:
         return
     pyplot = _pyplot()
-    figure, axes = pyplot.subplots(1, len(rounds), figsize=(3.2 * len(rounds), 3.4), squeeze=False)
-    for axis, name in zip(axes[0], rounds, strict=True):
+    across = min(3, len(rounds))
+    down = -(-len(rounds) // across)
+    figure, axes = pyplot.subplots(down, across, figsize=(4.2 * across, 3.4 * down), squeeze=False)
+    methods = sorted({row["method"] for name in rounds for row in by_round[name]})
+    colour = {method: f"C{i}" for i, method in enumerate(methods)}
+    for axis in axes.flat[len(rounds) :]:
+        axis.set_axis_off()
+    for axis, name in zip(axes.flat, rounds, strict=False):
         bound = max((row["bound"] for row in by_round[name] if row.get("bound")), default=None)
         for row in by_round[name]:
             gap = (row["objective"] - bound) / bound if bound else 0.0
-            axis.scatter(row["cpu_s"], max(gap, 1e-8))
-            axis.annotate(row["method"], (row["cpu_s"], max(gap, 1e-8)), fontsize=7)
-        axis.set(
-            xscale="log", yscale="log", title=name, xlabel="CPU s", ylabel="(objective - best bound) / bound"
-        )
+            axis.scatter(row["cpu_s"], max(gap, PROVEN), s=70, color=colour[row["method"]], alpha=0.8)
+        axis.set(yscale="log", title=name, ylim=(PROVEN / 2, 0.1))
+        axis.set_xlim(left=0)
         axis.grid(visible=True, alpha=0.3)
-    figure.tight_layout()
+    for axis in axes[-1]:
+        axis.set_xlabel("CPU s")
+    for row_of_axes in axes:
+        row_of_axes[0].set_ylabel("(objective - best bound) / bound")
+    points = [pyplot.Line2D([], [], marker="o", linestyle="", color=colour[m], label=m) for m in methods]
+    figure.legend(handles=points, loc="lower center", ncol=len(methods), frameon=False)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=110)
 
 
