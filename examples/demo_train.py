@@ -236,12 +236,12 @@ def main() -> None:
     parser.add_argument(
         "--profiles", type=Path, help="measured rows for both, such as transfer between tasks"
     )
-    parser.add_argument("--samples", type=int, default=400, help="at most, a job")
-    parser.add_argument("--train-rows", type=int, default=400)
+    parser.add_argument("--samples", type=int, default=900, help="at most, a job")
+    parser.add_argument("--train-rows", type=int, default=900)
     parser.add_argument("--test-rows", type=int, default=120)
-    parser.add_argument("--evaluate-every", type=int, default=80)
+    parser.add_argument("--evaluate-every", type=int, default=120)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--learning-rate", default="1.0e-3")
+    parser.add_argument("--learning-rate", default="4.0e-4")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     from ymir_profiler.data.packages import cache_folder
