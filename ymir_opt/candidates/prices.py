@@ -155,6 +155,6 @@ def row_guess(stated: RoundModel, prices: Prices) -> FloatArray:
 def _other_rows(model: LinearModel, row_duals: FloatArray, coverage: NDArray[np.bool_]) -> FloatArray:
     """Return ``A^T y`` over all rows but coverage, float64[n]."""
     y = np.where(coverage, 0.0, row_duals)
-    row = np.repeat(np.arange(model.rows), np.diff(model.row_start))
+    row = model.row_of_entry
     total = np.bincount(model.index, weights=model.value * y[row], minlength=model.variables)
     return np.asarray(total, dtype=np.float64)

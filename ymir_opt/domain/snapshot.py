@@ -30,6 +30,7 @@ from ymir_opt.domain.base import (
 )
 
 __all__ = [
+    "PROFILE_ROWS",
     "SNAPSHOT_SCHEMA",
     "BackboneRow",
     "Cluster",
@@ -370,6 +371,16 @@ class Profiles(Model):
     backbone_gib: tuple[BackboneRow, ...] = ()
     transfer: tuple[TransferRow, ...] = ()
     colocation: tuple[ColocationRow, ...] = ()
+
+
+PROFILE_ROWS: Final[Mapping[str, type[Model]]] = {
+    "throughput": ThroughputRow,
+    "switch_s": SwitchRow,
+    "backbone_gib": BackboneRow,
+    "transfer": TransferRow,
+    "colocation": ColocationRow,
+}
+"""The kind of row in each table of `Profiles`."""
 
 
 class Snapshot(Model):

@@ -33,6 +33,18 @@ class Launch:
     folder: Path
     jobs_dir: Path
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What every worker's command ends with."""
+        return (
+            "--worker",
+            str(self.folder),
+            "--jobs-dir",
+            str(self.jobs_dir),
+            "--action",
+            self.action,
+        )
+
 
 class Backend(Protocol):
     """Starts, finds and ends workers."""

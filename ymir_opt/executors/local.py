@@ -125,15 +125,7 @@ class LocalBackend:
             environment["CUDA_VISIBLE_DEVICES"] = ""
         else:
             environment["CUDA_VISIBLE_DEVICES"] = str(launch.gpu)
-        command = (
-            *self._command,
-            "--worker",
-            str(launch.folder),
-            "--jobs-dir",
-            str(launch.jobs_dir),
-            "--action",
-            launch.action,
-        )
+        command = (*self._command, *launch.arguments)
         try:
             with open(launch.folder / "stderr.txt", "ab") as errors:
                 child = subprocess.Popen(

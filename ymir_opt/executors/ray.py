@@ -27,7 +27,7 @@ from ymir_opt.executors.journal import Journal
 from ymir_opt.executors.local import CPU, WORKER, memory_gib, this_machine, worker_environment
 from ymir_opt.executors.pool import WorkerPool
 
-__all__ = ["RayBackend", "WorkerActor", "make", "require_answer"]
+__all__ = ["RayBackend", "WorkerActor", "connect", "make"]
 
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 OBJECT_STORE = 80 << 20
@@ -98,7 +98,6 @@ class RayBackend:
             raise InputError(
                 "--executor ray", "needs the package ray", "pip install 'ymir-opt[ray]'"
             ) from None
-        os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})
         self._ray: Any = ray
         self._command = tuple(options.worker or WORKER)
         self._namespace = f"ymir-{hashlib.sha256(str(folder.root).encode()).hexdigest()[:10]}"
@@ -112,22 +111,10 @@ class RayBackend:
         self._known: dict[str, Node] = {}
         self._looked_s = 0.0
         self._own = not ray.is_initialized()
-        common = {"namespace": self._namespace, "log_to_driver": False, "logging_level": "ERROR"}
-        if options.address is not None:
-            require_answer(options.address)
-            try:
-                ray.init(address=options.address, ignore_reinit_error=True, **common)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                text = " ".join(str(error).split())[:160]
-                raise InputError("--address", f"no Ray cluster answers ({text})", "start one first") from None
-        else:
+        if options.address is None:
             self._emulated = options.nodes or this_machine()
-            ray.init(
-                num_gpus=sum(node.gpus for node in self._emulated),
-                object_store_memory=OBJECT_STORE,
-                include_dashboard=False,
-                **common,
-            )
+        own = {"num_gpus": sum(node.gpus for node in self._emulated)}
+        connect(options.address, "--address", own, namespace=self._namespace)
 
     # -- nodes --------------------------------------------------------------------------------
 
@@ -203,14 +190,6 @@ class RayBackend:
         self._looked_s = -NODES_EVERY_S
         if not any(node.id == launch.node and node.state is not NodeState.DOWN for node in self.nodes()):
             raise InputError(f"node {launch.node}", "is not a node of this cluster", "plan for its nodes")
-        arguments = (
-            "--worker",
-            str(launch.folder),
-            "--jobs-dir",
-            str(launch.jobs_dir),
-            "--action",
-            launch.action,
-        )
         try:
             actor = self._ray.remote(WorkerActor)
             self._actors[launch.action] = actor.options(
@@ -223,7 +202,7 @@ class RayBackend:
                     placement_group=self._group(launch.node, launch.gpu)
                 ),
             ).remote(
-                (*self._command, *arguments),
+                (*self._command, *launch.arguments),
                 str(launch.folder),
                 str(launch.jobs_dir),
                 self.device(launch.node, launch.gpu) == "cpu",
@@ -312,14 +291,31 @@ class RayBackend:
             self._ray.shutdown()
 
 
-def require_answer(address: str, place: str = "--address") -> None:
-    """Refuse an address at which nobody listens: Ray itself would try for minutes.
+def connect(address: str | None, place: str, own: Mapping[str, int], **options: Any) -> None:
+    """Connect to a running cluster, or start an instance of this machine with the resources ``own``.
 
     Raises
     ------
     InputError
-        At ``place``.
+        No cluster answers; ``place`` is where its address was given.
     """
+    import ray
+
+    os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})
+    options |= {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(**own, object_store_memory=OBJECT_STORE, include_dashboard=False, **options)
+        return
+    _require_answer(address, place)
+    try:
+        ray.init(address=address, ignore_reinit_error=True, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        text = " ".join(str(error).split())[:160]
+        raise InputError(place, f"no Ray cluster answers ({text})", "start one first") from None
+
+
+def _require_answer(address: str, place: str) -> None:
+    """Refuse an address at which nobody listens: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return

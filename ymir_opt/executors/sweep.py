@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ymir_opt.domain.errors import InputError, NotFoundError
-from ymir_opt.executors.ray import ENVIRONMENT, OBJECT_STORE, require_answer
+from ymir_opt.domain.errors import NotFoundError
+from ymir_opt.executors.ray import connect
 
 __all__ = ["ADDRESS", "sweep"]
 
@@ -47,10 +47,9 @@ def sweep(
         import ray
     except ModuleNotFoundError:
         raise NotFoundError("--engine ray", "ray is not installed", "install the extra ray") from None
-    os.environ.update({key: os.environ.get(key, value) for key, value in ENVIRONMENT.items()})
     own = not ray.is_initialized()
     if own:
-        _connect(ray, os.environ.get(ADDRESS), workers)
+        connect(os.environ.get(ADDRESS), ADDRESS, {"num_cpus": workers})
     running: dict[Any, Task] = {}
     try:
         remote = ray.remote(num_cpus=1, max_retries=2)(work)
@@ -64,16 +63,3 @@ def sweep(
             ray.cancel(reference, force=True)
         if own:
             ray.shutdown()
-
-
-def _connect(ray: Any, address: str | None, workers: int) -> None:
-    common = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        ray.init(num_cpus=workers, object_store_memory=OBJECT_STORE, include_dashboard=False, **common)
-        return
-    require_answer(address, ADDRESS)
-    try:
-        ray.init(address=address, **common)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        text = " ".join(str(error).split())[:160]
-        raise InputError(ADDRESS, f"no Ray cluster answers ({text})", "start one, or unset it") from None

@@ -51,7 +51,7 @@ class Pricing:
         order = np.argsort(model.index, kind="stable")
         self._entry = order
         self._first = np.searchsorted(model.index[order], np.arange(model.variables + 1))
-        self._row = np.repeat(np.arange(model.rows), np.diff(model.row_start))
+        self._row = model.row_of_entry
         self.columns: list[float] = [0.0] * len(work.table)
         self.waiting: list[float] = [0.0] * len(work.table.queued_cost)
         if self.lp is not None:

@@ -308,10 +308,6 @@ class Evaluator:
 
     # -- running groups -------------------------------------------------------------------------
 
-    def evaluate_keep(self, group: Running) -> Evaluation:
-        """Evaluate a running group that stays exactly as it runs (M = 1)."""
-        return self._evaluate_kept([group])
-
     def _evaluate_kept(self, groups: list[Running]) -> Evaluation:
         """Evaluate running groups of one mode with equally many members and holders, as they are."""
         jobs, p = self.jobs, self.parameters

@@ -74,6 +74,11 @@ class LinearModel:
         """Number of rows."""
         return len(self.row_lower)
 
+    @property
+    def row_of_entry(self) -> IntArray:
+        """Row of each entry of `index` and `value`, int64[nnz]."""
+        return np.repeat(np.arange(self.rows, dtype=np.int64), np.diff(self.row_start))
+
     def objective(self, x: IntArray) -> int:
         """Return the objective of a point in quanta."""
         return int(self.cost @ x) + self.offset

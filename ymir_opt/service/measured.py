@@ -9,33 +9,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from ymir_opt.domain.snapshot import (
-    BackboneRow,
-    ColocationRow,
+    PROFILE_ROWS,
     Profiles,
-    SwitchRow,
-    ThroughputRow,
-    TransferRow,
 )
 from ymir_opt.executors.journal import Journal
 
 __all__ = ["measured_profiles", "merged_profiles"]
 
-TABLES: Mapping[str, Any] = {
-    "throughput": ThroughputRow,
-    "switch_s": SwitchRow,
-    "backbone_gib": BackboneRow,
-    "transfer": TransferRow,
-    "colocation": ColocationRow,
-}
-
 
 def measured_profiles(journal: Journal) -> Profiles:
     """Return the rows of every measurement in the journal, the newest last; damaged ones are left out."""
-    found: dict[str, list[Any]] = {name: [] for name in TABLES}
+    found: dict[str, list[Any]] = {name: [] for name in PROFILE_ROWS}
     events = sorted(journal.all("profiled").values(), key=_time)
     for event in events:
         rows = event.get("rows")
-        for name, model in TABLES.items():
+        for name, model in PROFILE_ROWS.items():
             listed = rows.get(name) if isinstance(rows, dict) else None
             for row in listed if isinstance(listed, list) else ():
                 try:
@@ -71,6 +59,6 @@ def merged_profiles(*several: Profiles) -> Profiles:
     return Profiles(
         **{
             name: tuple({_identity(row): row for given in several for row in getattr(given, name)}.values())
-            for name in TABLES
+            for name in PROFILE_ROWS
         }
     )

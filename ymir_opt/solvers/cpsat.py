@@ -121,7 +121,7 @@ def finite_upper(model: LinearModel) -> IntArray:
     # Python's floats are wide enough to find the size of sums, and do not overflow
     reach = np.where(free, 0, np.maximum(np.abs(model.lower), np.abs(model.upper))).astype(np.float64)
     weight = np.abs(model.value).astype(np.float64)
-    row = np.repeat(np.arange(model.rows), np.diff(model.row_start))
+    row = model.row_of_entry
     fixed = np.bincount(row, weight * reach[model.index], minlength=model.rows)
     slope = np.bincount(row, weight * free[model.index], minlength=model.rows)
     cost = np.abs(model.cost).astype(np.float64)

@@ -239,7 +239,7 @@ def restrict(model: LinearModel, keep: BoolArray, at: IntArray) -> tuple[LinearM
     used = model.activity(rest)
     new = np.cumsum(keep) - 1
     entry = keep[model.index]
-    row = np.repeat(np.arange(model.rows), np.diff(model.row_start))[entry]
+    row = model.row_of_entry[entry]
     length = np.bincount(row, minlength=model.rows).astype(np.int64)
     small = replace(
         model,

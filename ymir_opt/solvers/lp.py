@@ -175,7 +175,7 @@ def _exact_prices(model: LinearModel, raw: FloatArray) -> tuple[IntArray, IntArr
 
 
 def _reduced(model: LinearModel, duals: IntArray) -> IntArray:
-    row = np.repeat(np.arange(model.rows), np.diff(model.row_start))
+    row = model.row_of_entry
     total = np.zeros(model.variables, np.int64)
     np.add.at(total, model.index, model.value * duals[row])
     return np.asarray(model.cost * FRACTION - total)

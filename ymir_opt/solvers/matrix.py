@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ymir_opt.formulation.linear import LinearModel
 
-__all__ = ["Columns", "packing_rows", "row_of_entry"]
+__all__ = ["Columns", "packing_rows"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -42,7 +42,7 @@ class Columns:
         length = np.bincount(model.index, minlength=model.variables)
         start = np.concatenate([np.zeros(1, np.int64), np.cumsum(length)]).astype(np.int64)
         return cls(
-            start, row_of_entry(model)[order], model.value[order].astype(np.float64), model.index[order]
+            start, model.row_of_entry[order], model.value[order].astype(np.float64), model.index[order]
         )
 
     @property
@@ -57,19 +57,22 @@ class Columns:
         entry = np.repeat(self.start[columns] - begin[:-1], length) + np.arange(begin[-1])
         return entry.astype(np.int64), begin
 
+    def asked(self, cost: FloatArray, rows: int) -> FloatArray:
+        """Return what the cheapest column with this row alone asks for it, float64[rows], inf without one."""
+        single = np.flatnonzero(self.length == 1)
+        entry = self.start[single]
+        prices = np.full(rows, np.inf)
+        np.minimum.at(prices, self.row[entry], cost[single] / self.value[entry])
+        return prices
+
     def price(self, cost: FloatArray, duals: FloatArray) -> FloatArray:
         """Return the reduced cost of every column at these duals of the rows."""
         covered = np.bincount(self.column, self.value * duals[self.row], minlength=len(self.start) - 1)
         return np.asarray(cost - covered)
 
 
-def row_of_entry(model: LinearModel) -> IntArray:
-    """Return the row of each entry, int64[nnz]."""
-    return np.repeat(np.arange(model.rows, dtype=np.int64), np.diff(model.row_start))
-
-
 def packing_rows(model: LinearModel) -> BoolArray:
     """Return bool[m]: the row lets at most one of its variables be 1, all of them whole and not below 0."""
     odd = (model.value != 1) | (model.lower[model.index] < 0) | model.relaxable[model.index]
-    broken = np.bincount(row_of_entry(model)[odd], minlength=model.rows) > 0
+    broken = np.bincount(model.row_of_entry[odd], minlength=model.rows) > 0
     return np.asarray((model.row_upper == 1) & ~broken)

@@ -186,11 +186,7 @@ class Master:
 
     def _guess(self) -> FloatArray:
         """Return first prices: what the cheapest column with this row alone asks for it."""
-        single = np.flatnonzero(self.length == 1)
-        entry = self.columns.start[single]
-        asked = self.cost[single] / self.columns.value[entry]
-        prices = np.full(self.model.rows, np.inf)
-        np.minimum.at(prices, self.columns.row[entry], asked)
+        prices = self.columns.asked(self.cost, self.model.rows)
         return np.where(np.isfinite(prices), prices, 0.0)
 
     def _promising(self, among: IntArray, reduced: FloatArray) -> IntArray:

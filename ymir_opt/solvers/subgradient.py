@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ymir_opt.formulation.linear import UNBOUNDED, LinearModel
+from ymir_opt.formulation.linear import LinearModel
+from ymir_opt.solvers.base import float_bounds
 from ymir_opt.solvers.matrix import Columns
 
 __all__ = ["Prices", "subgradient"]
@@ -80,7 +82,7 @@ def subgradient(
     """
     dual = _Lagrangian(model)
     prices = start if start is not None else model.guess
-    prices = dual.signed(dual.asked() if prices is None else np.asarray(prices, np.float64))
+    prices = dual.signed(dual.asked if prices is None else np.asarray(prices, np.float64))
     # leaving everything out is a point of every round
     top = dual.without() if upper_bound is None else float(upper_bound)
     best, best_prices = -np.inf, prices
@@ -119,11 +121,11 @@ class _Lagrangian:
         whole = np.bincount(self.columns.row, np.abs(self.columns.value), minlength=model.rows)
         # a capacity has thousands of columns, a job some tens: the same step would not do for both
         self.scale = 1.0 / np.maximum(1.0, whole)
-        self.row_lower = np.where(model.row_lower <= -UNBOUNDED, -np.inf, model.row_lower.astype(np.float64))
-        self.row_upper = np.where(model.row_upper >= UNBOUNDED, np.inf, model.row_upper.astype(np.float64))
-        self.lower = model.lower.astype(np.float64)
-        self.upper = model.upper.astype(np.float64)
-        free = np.flatnonzero(model.upper >= UNBOUNDED)
+        self.row_lower = float_bounds(model.row_lower, np.inf)
+        self.row_upper = float_bounds(model.row_upper, np.inf)
+        self.lower = float_bounds(model.lower, np.inf)
+        self.upper = float_bounds(model.upper, np.inf)
+        free = np.flatnonzero(np.isinf(self.upper))
         if len(free):
             self.upper[free] = self._reach(free)
 
@@ -145,19 +147,16 @@ class _Lagrangian:
         np.maximum.at(reach, owner, asked)
         return reach
 
+    @cached_property
     def asked(self) -> FloatArray:
         """Return for each equation what the cheapest variable of that row alone asks: a job's waiting."""
-        single = np.flatnonzero(self.columns.length == 1)
-        entry = self.columns.start[single]
-        prices = np.full(self.model.rows, np.inf)
-        np.minimum.at(prices, self.columns.row[entry], self.cost[single] / self.columns.value[entry])
+        prices = self.columns.asked(self.cost, self.model.rows)
         return np.where(np.isfinite(prices) & (self.row_lower == self.row_upper), prices, 0.0)
 
     def without(self) -> float:
         """Return what it costs to pay every equation's asking price, in quanta."""
-        asked = self.asked()
-        priced = asked != 0
-        return float(asked[priced] @ self.row_lower[priced]) + self.model.offset
+        priced = self.asked != 0
+        return float(self.asked[priced] @ self.row_lower[priced]) + self.model.offset
 
     def signed(self, prices: FloatArray) -> FloatArray:
         """Return the prices with those set to 0 whose sign no bound of the row supports."""

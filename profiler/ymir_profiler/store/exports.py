@@ -13,6 +13,7 @@ from typing import Any
 from ymir_opt.domain.documents import parse_snapshot
 from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.snapshot import (
+    PROFILE_ROWS,
     BackboneRow,
     ColocationMember,
     ColocationRow,
@@ -27,14 +28,6 @@ from ymir_profiler.analysis.transfer import transfers
 from ymir_profiler.store.store import Record, Store
 
 __all__ = ["flat_rows", "import_profiles", "profiles_of", "to_csv", "to_parquet"]
-
-TABLES: Mapping[str, Any] = {
-    "throughput": ThroughputRow,
-    "switch_s": SwitchRow,
-    "backbone_gib": BackboneRow,
-    "transfer": TransferRow,
-    "colocation": ColocationRow,
-}
 
 
 def profiles_of(records: Sequence[Record], fraction: float = 0.9) -> Profiles:
@@ -54,12 +47,12 @@ def profiles_of(records: Sequence[Record], fraction: float = 0.9) -> Profiles:
     switch: dict[Any, SwitchRow] = {}
     backbone: dict[str, BackboneRow] = {}
     colocation: dict[Any, ColocationRow] = {}
-    imported: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
+    imported: dict[str, dict[str, Any]] = {name: {} for name in PROFILE_ROWS}
     for record in newest:
         value, subject, model = record.value, record.subject, record.foundation_model
         if record.kind == "imported":
             table = str(subject["table"])
-            imported[table][record.key] = TABLES[table].model_validate_json(json.dumps(value))
+            imported[table][record.key] = PROFILE_ROWS[table].model_validate_json(json.dumps(value))
         elif record.kind == "throughput" and "samples_per_s" in value:
             row = ThroughputRow(
                 foundation_model=model,
@@ -148,7 +141,7 @@ def import_profiles(store: Store, data: bytes, name: str, origin: str) -> int:
     """
     profiles = _parse(data, name)
     added = 0
-    for table in TABLES:
+    for table in PROFILE_ROWS:
         for row in getattr(profiles, table):
             document = json.loads(row.model_dump_json(exclude_defaults=True))
             model = document.get("foundation_model") or "several"
