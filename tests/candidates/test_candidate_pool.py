@@ -12,6 +12,7 @@ import scenario_kit as kit
 from strategies import Recipe, random_snapshot
 
 from ymir_opt.candidates import Pool, PoolLimits, generate
+from ymir_opt.candidates import shards as SHARDS
 from ymir_opt.domain.snapshot import (
     BackboneRow,
     JobState,
@@ -54,7 +55,8 @@ def pool_of(snapshot: Snapshot, limits: PoolLimits | None = None, **options) -> 
 
 def unpruned(monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, limits: PoolLimits | None = None) -> Pool:
     with monkeypatch.context() as patch:
-        patch.setattr(MODULE, "dominance", lambda table, *_: table)
+        for module in (MODULE, SHARDS):
+            patch.setattr(module, "dominance", lambda table, *_: table)
         return pool_of(snapshot, limits)
 
 

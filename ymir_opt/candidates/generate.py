@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from ymir_opt.candidates.every import every_set
 from ymir_opt.candidates.expand import Expander
 from ymir_opt.candidates.limits import PoolLimits
-from ymir_opt.candidates.memory import ScoreMemory
 from ymir_opt.candidates.partners import PairFinder
 from ymir_opt.candidates.prices import Prices, solo_prices
 from ymir_opt.candidates.prune import dominance
 from ymir_opt.candidates.rules import Rules
-from ymir_opt.candidates.sets import SetFinder, Stop
+from ymir_opt.candidates.sets import Stop
+from ymir_opt.candidates.shards import SHARED_MODES, Part, make_shards
+from ymir_opt.candidates.spread import Spread
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import MODES, ColumnTable, concatenate
 from ymir_opt.formulation.evaluate import Evaluator
@@ -26,7 +27,6 @@ __all__ = ["Generator", "Pool", "generate"]
 IntArray = NDArray[np.int64]
 # so many sets become columns between two prunings
 BLOCK = 50_000
-SHARED_MODES = (Mode.GPU_SHARE, Mode.COLOCATE, Mode.JOINT, Mode.SEQUENCE)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Generator:
         Jobs that may not start.
     stop : callable, optional
         Says whether the wall-clock guard has struck; then no more groups are looked for.
+    cores : int, optional
+        Cores to look for groups on; the pool is the same on any number.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Generator:
         merge: bool = True,
         barred: NDArray[np.bool_] | None = None,
         stop: Callable[[], bool] = lambda: False,
+        cores: int | None = None,
     ) -> None:
         self.stop = Stop(stop)
         self.evaluator = evaluator
@@ -100,7 +103,13 @@ class Generator:
         self.expander = Expander(evaluator, self.rules, self.limits)
         if self.expander.exhaustive and self.merge_sets() is None:
             self.expander.exhaustive = False
-        self.memory = ScoreMemory(evaluator.jobs.count)
+        self.cores = cores
+        self.spread: Spread | None = None
+
+    def close(self) -> None:
+        """End the processes that looked for groups, if any."""
+        if self.spread is not None:
+            self.spread.close()
 
     def merge_sets(self) -> dict[Mode, tuple[IntArray, ...]] | None:
         """Return every set of each mode, None where there are too many."""
@@ -123,47 +132,54 @@ class Generator:
     def first(self, known: Callable[[ColumnTable], Prices | None] = lambda _: None) -> Pool:
         """Return the pool at prices of single jobs, or at those that ``known`` gives from their columns."""
         alone = np.flatnonzero(self.evaluator.jobs.startable).reshape(-1, 1)
-        tables = [self.expander.keeps(), self.expander.expand(Mode.SOLO, alone)]
-        prices = None
-        if self.merge:
-            instance = self.evaluator.instance
-            capacity = np.bincount(instance.gpu_type[instance.gpu_ready], minlength=len(instance.types))
-            alone_table = concatenate(tables)
-            good = known(alone_table)
-            prices = good or solo_prices(alone_table, capacity.astype(np.int64))
-            # prices of single jobs are too rough to leave a group out for
-            tables += self._shared(prices, -np.inf if good is None else 0.0)
-        return replace(self._pool(tables), prices=prices)
+        table = concatenate([self.expander.keeps(), self.expander.expand(Mode.SOLO, alone)])
+        self.base = self._undominated(table)
+        if not self.merge:
+            return self._pool([self.base], None)
+        instance = self.evaluator.instance
+        capacity = np.bincount(instance.gpu_type[instance.gpu_ready], minlength=len(instance.types))
+        good = known(table)
+        prices = good or solo_prices(table, capacity.astype(np.int64))
+        # prices of single jobs are too rough to leave a group out for
+        return self._grown(prices, -np.inf if good is None else 0.0)
 
-    def again(self, pool: Pool, prices: Prices) -> Pool:
+    def again(self, prices: Prices) -> Pool:
         """Return the pool enlarged by groups that improve its relaxation at these prices."""
-        return replace(self._pool([pool.table, *self._shared(prices, 0.0)]), prices=prices)
+        return self._grown(prices, 0.0)
 
-    def _shared(self, prices: Prices, least: float) -> list[ColumnTable]:
+    def _grown(self, prices: Prices, least: float) -> Pool:
         if self.expander.exhaustive:
-            return [
-                self._undominated(self.expander.expand(mode, sets[begin : begin + BLOCK]))
-                for mode, found in (self.merge_sets() or {}).items()
-                for sets in found
-                for begin in range(0, len(sets), BLOCK)
-                if not self.stop()
-            ]
-        finder = SetFinder(
-            self.evaluator, self.rules, self.expander, self.limits, prices, self.memory, self.stop
-        )
-        return [table for mode in SHARED_MODES for table in finder.columns(mode, least=least)]
+            return self._pool([self.base, *self._every()], prices)
+        if self.spread is None:
+            shards = make_shards(self.evaluator, self.rules, self.expander, self.limits, self.stop)
+            self.spread = Spread(shards, self.cores)
+        parts = self.spread.columns(prices, least)
+        self.stop.struck |= any(part.struck for part in parts)
+        return self._pool([self.base, *(part.table for part in parts)], prices, parts)
+
+    def _every(self) -> list[ColumnTable]:
+        tables = [
+            self._undominated(self.expander.expand(mode, sets[begin : begin + BLOCK]))
+            for mode, found in (self.merge_sets() or {}).items()
+            for sets in found
+            for begin in range(0, len(sets), BLOCK)
+            if not self.stop()
+        ]
+        # the same jobs may be in tables of several modes
+        return [self._undominated(concatenate(tables))] if tables else []
 
     def _undominated(self, table: ColumnTable) -> ColumnTable:
         running = self.evaluator.instance.running_of >= 0
         return dominance(table, self.expander.fewest, running)
 
-    def _pool(self, tables: list[ColumnTable]) -> Pool:
-        table = self._undominated(concatenate(tables))
+    def _pool(self, tables: list[ColumnTable], prices: Prices | None, parts: Sequence[Part] = ()) -> Pool:
+        table = concatenate(tables)
         return Pool(
             table,
-            self.expander.generated,
+            self.expander.generated + sum(part.generated for part in parts),
             table.notes.get("dominated", 0),
-            self.expander.dropped,
+            self.expander.dropped + sum(part.dropped for part in parts),
+            prices,
             cut=self.stop.struck,
         )
 
@@ -176,4 +192,4 @@ def generate(
     barred: NDArray[np.bool_] | None = None,
 ) -> Pool:
     """Return the first pool of one round; see `Generator`."""
-    return Generator(evaluator, limits, merge=merge, barred=barred).first()
+    return Generator(evaluator, limits, merge=merge, barred=barred, cores=1).first()

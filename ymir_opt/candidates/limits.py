@@ -40,6 +40,8 @@ class PoolLimits:
         Completed adapters tried for each member of a shared group, best first.
     passes : int
         How often the pool is priced again with the duals of its relaxation.
+    shards : int
+        Parts in which groups are looked for side by side.
     """
 
     exhaustive_below: int = 8
@@ -55,6 +57,7 @@ class PoolLimits:
     all_counts_to: int = 4
     starts: int = 1
     passes: int = 0
+    shards: int = 1
 
     @classmethod
     def of_size(cls, jobs: int) -> PoolLimits:
@@ -68,8 +71,11 @@ class PoolLimits:
         wide = cls(pairs_per_job=8, partners_per_job=4, grown_per_job=4, counts_per_set=4, passes=1)
         if jobs <= 400:
             return wide
+        shards = 1 if jobs < 600 else 2 if jobs < 5000 else 4
         if jobs <= 2000:
-            return replace(wide, pairs_per_job=6, partners_per_job=3, grown_per_job=3, counts_per_set=3)
+            return replace(
+                wide, pairs_per_job=6, partners_per_job=3, grown_per_job=3, counts_per_set=3, shards=shards
+            )
         return replace(
             wide,
             all_pairs_to=20_000,
@@ -78,4 +84,5 @@ class PoolLimits:
             partners_per_job=2,
             grown_per_job=2,
             counts_per_set=3,
+            shards=shards,
         )

@@ -31,13 +31,21 @@ SAMPLE = 6
 
 
 class PairFinder:
-    """Finds the pairs of one mode."""
+    """Finds the pairs of one mode, of all jobs or of ``among`` bool[J]."""
 
-    def __init__(self, evaluator: Evaluator, rules: Rules, limits: PoolLimits, worth: FloatArray) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        rules: Rules,
+        limits: PoolLimits,
+        worth: FloatArray,
+        among: BoolArray | None = None,
+    ) -> None:
         self.evaluator = evaluator
         self.rules = rules
         self.limits = limits
         self.worth = worth
+        self.among = np.ones(evaluator.jobs.count, np.bool_) if among is None else among
         self.dropped = 0
 
     def pairs(self, mode: Mode, score: Score) -> IntArray:
@@ -87,7 +95,7 @@ class PairFinder:
         """Return the jobs of each class that may be in a group of the mode."""
         jobs = self.evaluator.jobs
         kind = self._class(mode)
-        rows = np.flatnonzero(jobs.startable & ~jobs.rigid & (kind >= 0))
+        rows = np.flatnonzero(self.among & jobs.startable & ~jobs.rigid & (kind >= 0))
         order = rows[np.argsort(kind[rows], kind="stable")]
         cuts = np.flatnonzero(np.diff(kind[order])) + 1
         return [part for part in np.split(order, cuts) if len(part)]

@@ -45,7 +45,7 @@ class Stop:
 
 
 class SetFinder:
-    """Finds the sets of one instance, mode by mode."""
+    """Finds the sets of one instance, mode by mode; of all jobs, or of ``among`` bool[J]."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class SetFinder:
         prices: Prices,
         memory: ScoreMemory,
         stop: Stop,
+        among: BoolArray | None = None,
     ) -> None:
         self.evaluator = evaluator
         self.rules = rules
@@ -64,7 +65,7 @@ class SetFinder:
         self.prices = prices
         self.memory = memory
         self.stop = stop
-        self.finder = PairFinder(evaluator, rules, limits, prices.job)
+        self.finder = PairFinder(evaluator, rules, limits, prices.job, among)
 
     def columns(self, mode: Mode, *, least: float = -np.inf) -> list[ColumnTable]:
         """Return the columns of groups of two or more in a mode.

@@ -73,6 +73,7 @@ def solve(
     alternatives: bool | None = None,
     seed: int = 0,
     memory: SolverMemory | None = None,
+    cores: int | None = None,
 ) -> Plan:
     """Plan one round.
 
@@ -101,6 +102,8 @@ def solve(
     seed : int
     memory : SolverMemory, optional
         Gives what the previous round's solver knew, and takes what this one leaves.
+    cores : int, optional
+        Cores to use, by default all at hand; the plan is the same on any number.
 
     Returns
     -------
@@ -136,6 +139,7 @@ def solve(
         alternatives=alternatives,
         seed=seed,
         memory=memory,
+        cores=cores,
     )
 
 
@@ -161,6 +165,7 @@ def plan_round(
     seed: int = 0,
     checked: bool = True,
     memory: SolverMemory | None = None,
+    cores: int | None = None,
 ) -> Plan:
     """Plan one round with every parameter in the open; see `solve`."""
     began = time.perf_counter()
@@ -188,6 +193,7 @@ def plan_round(
         backend=backend,
         deadline=deadline,
         state=None if memory is None else memory.before,
+        cores=cores,
     )
     fallback = carried(work, fill_idle=not continued)
     name = registry.auto_name(len(snapshot.jobs)) if backend == "auto" else backend

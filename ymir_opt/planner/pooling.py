@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +35,7 @@ def make_pool(
     backend: str,
     deadline: float | None = None,
     state: SolverState | None = None,
+    cores: int | None = None,
 ) -> tuple[Pool, Round]:
     """Return the candidate columns: enumerated, then priced again with the duals of their relaxation.
 
@@ -47,7 +50,20 @@ def make_pool(
         table = pool.table.take(np.flatnonzero(quotas.allowed(pool.table)))
         return Round(evaluator, table, quotas, reservation.available, reservation.charged)
 
-    generator = Generator(evaluator, limits, merge=merge, stop=lambda: struck(deadline))
+    generator = Generator(evaluator, limits, merge=merge, stop=lambda: struck(deadline), cores=cores)
+    with closing(generator):
+        pool = _priced(generator, round_of, known, backend, deadline)
+    return pool, round_of(pool)
+
+
+def _priced(
+    generator: Generator,
+    round_of: Callable[[Pool], Round],
+    known: Callable[[ColumnTable], Prices | None],
+    backend: str,
+    deadline: float | None,
+) -> Pool:
+    """Return the first pool, or where it pays the pool after some pricings."""
     passes = generator.passes if backend not in HEURISTICS else 0
     pool = generator.first(known) if passes else generator.first()
     for _ in range(passes):
@@ -60,10 +76,11 @@ def make_pool(
         if relaxed is None or not relaxed.optimal:
             break
         before = len(pool.table)
-        pool = generator.again(pool, dual_prices(stated, relaxed.row_duals, len(evaluator.instance.types)))
+        types = len(generator.evaluator.instance.types)
+        pool = generator.again(dual_prices(stated, relaxed.row_duals, types))
         if len(pool.table) <= before:
             break
-    return pool, round_of(pool)
+    return pool
 
 
 def guessed(stated: RoundModel, pool: Pool) -> LinearModel:

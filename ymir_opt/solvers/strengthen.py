@@ -10,8 +10,8 @@ from ymir_opt.solvers.sifting import Master
 
 __all__ = ["strengthen"]
 
-ROUNDS = 12
-LEAST_LIFT = 0.02
+ROUNDS = 20
+LEAST_LIFT = 0.002
 """Share of the gap target that a round of inequalities must gain to be followed by another."""
 
 
