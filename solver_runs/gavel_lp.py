@@ -11,18 +11,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import cvxpy
 import numpy as np
 
 from ymir_opt.domain.documents import parse_snapshot
+from ymir_opt.domain.snapshot import Snapshot
 from ymir_opt.estimates import Estimates
 from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.formulation.instance import Instance
 
 
-def main() -> None:
-    path = Path(sys.argv[1])
-    snapshot = parse_snapshot(path.read_bytes(), str(path))
+def shares(snapshot: Snapshot) -> tuple[str, float]:
+    """Return the program's status and its value."""
+    import cvxpy
+
     instance = Instance.of(snapshot)
     jobs = Evaluator(instance, Estimates(snapshot)).jobs
     count = np.minimum(jobs.requested, jobs.max)
@@ -37,7 +38,12 @@ def main() -> None:
     limits = [cvxpy.sum(share, axis=1) <= 1, count @ share <= gpus]
     problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.sum(cvxpy.multiply(normal, share))), limits)
     problem.solve()
-    print(problem.status, problem.value)
+    return str(problem.status), float(problem.value)
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    print(*shares(parse_snapshot(path.read_bytes(), str(path))))
 
 
 if __name__ == "__main__":
