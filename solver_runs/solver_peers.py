@@ -50,7 +50,7 @@ PER_MIB = 1 << 20 if sys.platform == "darwin" else 1 << 10
 TITAN = (("FM-2-vit", 7200, 63), ("FM-1-roberta-base", 28800, 120), ("FM-2-vit", 25200, 500))
 UNLIMITED = ("auto", "decompose", "greedy")
 """Methods that end by themselves; they get no limit."""
-TURN_S, SAMPLED = 0.01, 5
+TURN_S, SAMPLED = 0.01, 10
 STARTING_S = 60.0
 SLOWEST = 10
 """A run is given up where it has had no more than one CPU second in so many of wall clock."""
@@ -66,8 +66,8 @@ class Preset:
     seeds, seeds_to : int
         Seeds of ``auto``, up to so many jobs; one seed above.
     methods : str
-    peers_to : int
-        Jobs up to which peers run.
+    alone : str
+        Sizes that ``auto`` plans alone: too large for any peer in this time.
     times, most_cpu_s : float
         Peers get so many times the CPU time of ``auto``, at most so many seconds, at least as much as it.
     """
@@ -76,7 +76,7 @@ class Preset:
     seeds: int
     seeds_to: int
     methods: str
-    peers_to: int
+    alone: str
     times: float
     most_cpu_s: float
 
@@ -86,7 +86,7 @@ USUAL = Preset(
     seeds=3,
     seeds_to=3000,
     methods="auto,greedy,highs,highs-whole,cpsat,cbc,pop-4,gavel,titan,gavel-lp",
-    peers_to=3000,
+    alone="10000x10000",
     times=10.0,
     most_cpu_s=60.0,
 )
@@ -95,7 +95,7 @@ QUICK = Preset(
     seeds=1,
     seeds_to=3000,
     methods="auto,greedy,highs,highs-whole,cpsat,cbc,pop-4",
-    peers_to=3000,
+    alone="10000x10000",
     times=10.0,
     most_cpu_s=20.0,
 )
@@ -171,26 +171,31 @@ def _watched(arguments: list[str], folder: Path, guard_s: float) -> tuple[Row, i
     row = {
         "process_wall_s": round(time.perf_counter() - begun, 3),
         "process_cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
-        "peak_rss_mib": round((peak or usage.ru_maxrss) / PER_MIB, 1),
+        "peak_rss_mib": round(peak / 1024 if peak else usage.ru_maxrss / PER_MIB, 1),
     }
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return row, code, lines[-1][:200] if lines else ""
 
 
 def _memory(process: int) -> int:
-    """Return the largest resident sizes so far of a process and its children together; 0 if not known.
+    """Return the memory of a process in KiB, 0 if not known.
 
-    ``ru_maxrss`` of a process that was started from a larger one is the larger one's.
+    Its largest resident size so far, or what it and its children hold now, pages that they share once,
+    if that is more. (``ru_maxrss`` of a process that was started from a larger one is the larger one's.)
     """
-    total = 0
+    folder = Path("/proc")
     try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        for one in (str(process), *children):
-            lines = Path(f"/proc/{one}/status").read_text().splitlines()
-            total += sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+        largest = _kib(folder / str(process) / "status", "VmHWM:")
+        children = (folder / str(process) / "task" / str(process) / "children").read_text().split()
+        held = (str(process), *children) if children else ()
+        together = sum(_kib(folder / one / "smaps_rollup", "Pss:") for one in held)
     except OSError:
-        pass
-    return total
+        return 0
+    return max(largest, together)
+
+
+def _kib(path: Path, name: str) -> int:
+    return sum(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(name))
 
 
 def told(events: list[Row], code: int | None, last: str, budget_s: float | None) -> Row:
@@ -280,7 +285,7 @@ def asked(options: argparse.Namespace) -> list[tuple[Round, str]]:
     out = []
     for found in rounds(options.sizes, options.seeds, options.seeds_to, options.titan):
         out.append((found, OURS))
-        if found.seed < options.peer_seeds and found.jobs <= options.peers_to:
+        if found.seed < options.peer_seeds and found.name.partition("/")[0] not in options.alone.split(","):
             out += [(found, method) for method in methods]
     return out
 
@@ -346,7 +351,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=preset.seeds, help="seeds of auto")
     parser.add_argument("--seeds-to", type=int, default=preset.seeds_to, help="jobs; above, one seed")
     parser.add_argument("--peer-seeds", type=int, default=1, help="seeds of the peers")
-    parser.add_argument("--peers-to", type=int, default=preset.peers_to, help="jobs up to which peers run")
+    parser.add_argument("--alone", default=preset.alone, help="sizes without peers")
     parser.add_argument("--titan", action="store_true", help="rounds from Titan's traces too (shared data)")
     parser.add_argument("--methods", default=preset.methods)
     parser.add_argument("--times", type=float, default=preset.times, help="CPU time of peers over auto's")
