@@ -12,9 +12,9 @@ from ymir_opt.candidates.rules import Rules
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import MAX_MEMBERS, MODES, ColumnTable
 from ymir_opt.formulation.evaluate import Evaluation, Evaluator
+from ymir_opt.formulation.numbering import unique_rows
 from ymir_opt.formulation.rowwise import all_of, any_of, max_of, sum_of
 from ymir_opt.formulation.shapes import Shape
-from ymir_opt.formulation.work import unique_rows
 from ymir_opt.placement.fewest import fewest_nodes
 
 __all__ = ["Expander"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.domain.snapshot import Mode
-from ymir_opt.formulation.work import CODES
+from ymir_opt.formulation.numbering import CODES
 
 __all__ = ["ScoreMemory", "Scored"]
 

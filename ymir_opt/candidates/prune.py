@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import MODES, ColumnTable
+from ymir_opt.formulation.numbering import unique_rows
 from ymir_opt.formulation.rowwise import any_of, sum_of
 from ymir_opt.formulation.shapes import Shape
-from ymir_opt.formulation.work import unique_rows
 
-__all__ = ["dominance"]
+__all__ = ["dominance", "undominated"]
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -39,15 +39,20 @@ def dominance(table: ColumnTable, fewest: Callable[[Shape], int], running: BoolA
         Jobs that hold GPUs now: rule 3 spares columns that contain one, because moving such a job
         and stopping it are different things to the quota rules.
     """
-    before = len(table)
-    table = table.take(np.flatnonzero(_gains(table, running)))
-    footprint = _footprint(table)
-    kept = _cheapest(table, footprint)
-    table, footprint = table.take(kept), footprint[kept]
-    table = table.take(np.flatnonzero(~_larger(table, footprint, fewest)))
-    return replace(
-        table, notes={**table.notes, "dominated": table.notes.get("dominated", 0) + before - len(table)}
-    )
+    kept = undominated(table, fewest, running)
+    lost = len(table) - len(kept)
+    table = table.take(kept)
+    return replace(table, notes={**table.notes, "dominated": table.notes.get("dominated", 0) + lost})
+
+
+def undominated(table: ColumnTable, fewest: Callable[[Shape], int], running: BoolArray) -> IntArray:
+    """Return the rows of the columns that `dominance` keeps, ascending; see there."""
+    rows = np.flatnonzero(_gains(table, running))
+    part = table.take(rows)
+    footprint = _footprint(part)
+    kept = _cheapest(part, footprint)
+    rows = rows[kept]
+    return np.asarray(rows[~_larger(part.take(kept), footprint[kept], fewest)])
 
 
 def _gains(table: ColumnTable, running: BoolArray) -> BoolArray:

@@ -16,8 +16,8 @@ from ymir_opt.candidates.rules import Rules
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.numbering import unique_rows
 from ymir_opt.formulation.rowwise import any_of, sum_of
-from ymir_opt.formulation.work import unique_rows
 
 __all__ = ["SetFinder", "Stop"]
 

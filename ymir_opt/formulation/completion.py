@@ -8,7 +8,8 @@ sequence: one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.estimates import Colocation, ThroughputKey
 from ymir_opt.formulation.jobs import JobTable
-from ymir_opt.formulation.rowwise import any_of, min_of, sum_of
-from ymir_opt.formulation.work import unique_rows
+from ymir_opt.formulation.numbering import Numbering
+from ymir_opt.formulation.rowwise import any_of, min_of, rank_of, sorted_columns, sum_of
 
 __all__ = ["GroupSpeeds", "run_times"]
 
@@ -49,32 +50,65 @@ def run_times(
     clock = np.zeros(len(work))
     out = np.full(work.shape, np.nan)
     current: FloatArray | None = None
-    for _ in range(work.shape[1]):
-        if not active.any():
+    for k in range(work.shape[1]):
+        if k and not active.any():
             break
         current = first if current is None and first is not None else rates(active, current)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            eta = np.where(active, left / current, np.inf)
-        eta = np.where(active & (left <= 0), 0.0, eta)
-        step = min_of(eta)
-        running = np.isfinite(step)
-        stuck = active & ~running[:, None]
-        out[stuck] = np.inf
-        finished = active & (eta <= (step * (1 + 1e-12))[:, None]) & running[:, None]
-        advance = np.where(running, step, 0.0)
-        clock = clock + advance
-        out = np.where(finished, clock[:, None], out)
-        with np.errstate(over="ignore", invalid="ignore"):
-            left = np.where(active, left - np.nan_to_num(current) * advance[:, None], left)
-        active = active & ~finished & ~stuck
+            eta = left / current
+            eta[left <= 0] = 0.0
+            eta[~active] = np.inf
+            step = min_of(eta)
+            running = np.isfinite(step)
+            if not running.all():
+                stuck = active & ~running[:, None]
+                out[stuck] = np.inf
+                active &= ~stuck
+                step[~running] = 0.0
+            finished = active & (eta <= (step * (1 + 1e-12))[:, None])
+            clock += step
+            np.copyto(out, clock[:, None], where=finished)
+            # what is left of those who have left already means nothing
+            left -= current * step[:, None]
+        active &= ~finished
     return out
 
 
-class _Unasked:
-    """Marks what has not been looked up yet."""
+class _Colocations:
+    """Estimates of co-located groups of one mode and width, each asked for once.
 
+    Attributes
+    ----------
+    ratio : float64[N, K]
+        Of members in ascending order of signature.
+    memory : float64[N]
+    predicted : bool[N]
+    """
 
-_UNASKED = _Unasked()
+    def __init__(self, width: int, ask: Callable[[tuple[int, ...]], Colocation | None]) -> None:
+        self.ask = ask
+        self.numbering = Numbering(2 + width)
+        self.ratio = np.zeros((0, width))
+        self.memory = np.zeros(0)
+        self.predicted = np.zeros(0, np.bool_)
+
+    def numbers(self, fields: Sequence[IntArray]) -> IntArray:
+        """Return the number of each (type, GPUs, signatures in ascending order), int64[M]."""
+        numbers, new = self.numbering.numbers(fields)
+        if new:
+            width = self.ratio.shape[1]
+            ratio = np.full((new, width), np.nan)
+            memory, predicted = np.full(new, np.nan), np.zeros(new, np.bool_)
+            for i, row in enumerate(self.numbering.rows[-new:]):
+                found = self.ask(row)
+                if found is not None:
+                    ratio[i, width - len(found.speed_ratio) :] = found.speed_ratio
+                    memory[i] = np.nan if found.memory_gib is None else found.memory_gib
+                    predicted[i] = found.predicted
+            self.ratio = np.concatenate([self.ratio, ratio])
+            self.memory = np.concatenate([self.memory, memory])
+            self.predicted = np.concatenate([self.predicted, predicted])
+        return numbers
 
 
 class GroupSpeeds:
@@ -94,8 +128,10 @@ class GroupSpeeds:
             + [np.nan]
         )
 
-        self._speeds: dict[tuple[int, ...], tuple[float, float, float]] = {}
-        self._known: dict[Mode, dict[tuple[int, ...], Colocation | None]] = {mode: {} for mode in Mode}
+        # what was asked of joint groups: (key, type, GPUs, batch) by number, and speed, memory, predicted
+        self._asked = Numbering(4)
+        self._answers = np.zeros((0, 3))
+        self._colocations: dict[tuple[Mode, int], _Colocations] = {}
 
     def alone(self, members: IntArray, types: IntArray, gpus: IntArray) -> FloatArray:
         """Return each member's samples/s alone on the group's GPUs, [M, K]; NaN where unknown."""
@@ -126,81 +162,74 @@ class GroupSpeeds:
     ) -> tuple[FloatArray, FloatArray, BoolArray]:
         """Return speed ratios [M, K], group memory [M] and predicted [M] of gpu_share or colocate."""
         signature = np.where(active, self.jobs.signature[np.where(members >= 0, members, 0)], -1)
-        unknown = any_of(active & (signature < 0))
-        order = np.argsort(signature, axis=1, kind="stable")
-        ordered = np.take_along_axis(signature, order, axis=1)
-        rows, inverse = unique_rows(np.column_stack([types, gpus, ordered]))
-        ratio = np.full((len(rows), members.shape[1]), np.nan)
-        memory, predicted = np.full(len(rows), np.nan), np.zeros(len(rows), np.bool_)
-        for i, row in enumerate(rows.tolist()):
-            found = self._colocated(mode, tuple(row))
-            if found is not None:
-                ratio[i, members.shape[1] - len(found.speed_ratio) :] = found.speed_ratio
-                memory[i] = np.nan if found.memory_gib is None else found.memory_gib
-                predicted[i] = found.predicted
-        out = np.full(members.shape, np.nan)
-        np.put_along_axis(out, order, ratio[inverse], axis=1)
-        out[unknown] = np.nan
-        return out, memory[inverse], predicted[inverse]
+        width = members.shape[1]
+        kind = (mode, width)
+        if kind not in self._colocations:
+            self._colocations[kind] = _Colocations(width, partial(self._colocated, mode))
+        known = self._colocations[kind]
+        numbers = known.numbers([types, gpus, *sorted_columns(signature)])
+        out = known.ratio.reshape(-1)[numbers[:, None] * width + rank_of(signature)]
+        out[any_of(active & (signature < 0))] = np.nan
+        return out, known.memory[numbers], known.predicted[numbers]
 
     def _colocated(self, mode: Mode, row: tuple[int, ...]) -> Colocation | None:
-        """Return the estimate of (type, GPUs, member signatures; -1 pads in front), remembered."""
-        found = self._known[mode].get(row, _UNASKED)
-        if isinstance(found, _Unasked):
-            group = [s for s in row[2:] if s >= 0]
-            found = None
-            if len(group) > 1:
-                found = self.jobs.estimates.colocation.lookup(
-                    mode,
-                    self.jobs.instance.types[row[0]],
-                    row[1],
-                    [self.jobs.signature_keys[s] for s in group],
-                )
-            self._known[mode][row] = found
-        return found
+        """Return the estimate of (type, GPUs, member signatures; -1 pads in front)."""
+        group = [s for s in row[2:] if s >= 0]
+        if len(group) < 2:
+            return None
+        return self.jobs.estimates.colocation.lookup(
+            mode, self.jobs.instance.types[row[0]], row[1], [self.jobs.signature_keys[s] for s in group]
+        )
 
     def joint(
         self, members: IntArray, types: IntArray, gpus: IntArray, active: BoolArray
     ) -> tuple[FloatArray, FloatArray, BoolArray]:
         """Return rates [M, K], memory [M] and predicted [M] at the active members' summed batch."""
-        safe = np.where(members >= 0, members, 0)
-        batch = np.where(active, self.batch[safe], 0)
-        total = sum_of(batch)
-        lead = np.argmax(active, axis=1)
-        key = self.key[safe[np.arange(len(members)), lead]]
-        asked, inverse = unique_rows(np.column_stack([key, types, gpus, total]))
-        answer = self._joint_speeds(asked)
-        rate, memory, predicted = answer[inverse, 0], answer[inverse, 1], answer[inverse, 2] == 1.0
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            each = rate[:, None] * batch / np.maximum(total, 1)[:, None]
-        return np.where(active, each, np.nan), memory, predicted
+        return self._joint_function(members, types, gpus)(active)
 
-    def _joint_speeds(self, asked: IntArray) -> FloatArray:
+    def _joint_function(
+        self, members: IntArray, types: IntArray, gpus: IntArray
+    ) -> Callable[[BoolArray], tuple[FloatArray, FloatArray, BoolArray]]:
+        """Return `joint` as a function of the active members."""
+        safe = np.where(members >= 0, members, 0)
+        batches, keys = self.batch[safe], self.key[safe]
+        row = np.arange(len(members))
+
+        def joint(active: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+            batch = np.where(active, batches, 0)
+            total = sum_of(batch)
+            answer = self._joint_speeds([keys[row, np.argmax(active, axis=1)], types, gpus, total])
+            rate, memory, predicted = answer[:, 0], answer[:, 1], answer[:, 2] == 1.0
+            with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+                each = rate[:, None] * batch / np.maximum(total, 1)[:, None]
+            each[~active] = np.nan
+            return each, memory, predicted
+
+        return joint
+
+    def _joint_speeds(self, fields: Sequence[IntArray]) -> FloatArray:
         """Return [M, 3] samples/s, memory and predicted (0 or 1) of (key, type, GPUs, batch), remembered."""
-        rows = [tuple(row) for row in asked.tolist()]
-        missing: dict[tuple[int, int], list[tuple[int, ...]]] = {}
-        for row in rows:
-            if row not in self._speeds and row[0] >= 0:
-                missing.setdefault(row[:2], []).append(row)
-        for (k, t), group in missing.items():
-            found = self.jobs.estimates.throughput(
-                self.keys[k],
-                self.jobs.instance.types[t],
-                np.array([row[2] for row in group], dtype=np.int64),
-                np.array([row[3] for row in group], dtype=np.int64),
-            )
-            for i, row in enumerate(group):
-                self._speeds[row] = (float(found[0][i]), float(found[1][i]), float(found[2][i]))
-        unknown = (np.nan, np.nan, 0.0)
-        return np.array([self._speeds.get(row, unknown) for row in rows], dtype=np.float64).reshape(-1, 3)
+        numbers, new = self._asked.numbers(fields)
+        if new:
+            rows = np.array(self._asked.rows[-new:], dtype=np.int64)
+            fresh = np.tile(np.array([np.nan, np.nan, 0.0]), (new, 1))
+            for k, t in sorted({(k, t) for k, t in rows[:, :2].tolist() if k >= 0}):
+                mine = np.flatnonzero((rows[:, 0] == k) & (rows[:, 1] == t))
+                found = self.jobs.estimates.throughput(
+                    self.keys[k], self.jobs.instance.types[t], rows[mine, 2], rows[mine, 3]
+                )
+                fresh[mine] = np.column_stack(found)
+            self._answers = np.concatenate([self._answers, fresh])
+        return self._answers[numbers]
 
     def rate_function(self, mode: Mode, members: IntArray, types: IntArray, gpus: IntArray) -> RateFunction:
         """Return the rates of a mode as `run_times` asks for them."""
         single = self.alone_or_largest(members, types, gpus)
+        together = self._joint_function(members, types, gpus) if mode is Mode.JOINT else None
 
         def rates(active: BoolArray, previous: FloatArray | None) -> FloatArray:
-            if mode is Mode.JOINT:
-                now = self.joint(members, types, gpus, active)[0]
+            if together is not None:
+                now = together(active)[0]
             elif mode in (Mode.GPU_SHARE, Mode.COLOCATE):
                 now = self.shared(mode, members, types, gpus, active)[0] * single
             else:

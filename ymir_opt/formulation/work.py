@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,32 +17,17 @@ from numpy.typing import NDArray
 from ymir_opt.domain.snapshot import Mode, Sharing
 from ymir_opt.estimates import WorkRatio
 from ymir_opt.formulation.jobs import JobTable
-from ymir_opt.formulation.rowwise import all_of
+from ymir_opt.formulation.numbering import Numbering
+from ymir_opt.formulation.rowwise import all_of, rank_of, sorted_columns
 
-__all__ = ["Work", "WorkModel", "unique_rows"]
+__all__ = ["Work", "WorkModel"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-CODES = 2**62
 
-
-def unique_rows(values: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct rows of int64[M, K] (values >= -1) and each row's index among them."""
-    if not len(values):
-        return values, np.zeros(0, np.int64)
-    code, size = np.zeros(len(values), np.int64), 1
-    for column in values.T:
-        width = int(column.max()) + 2
-        if size * width >= CODES:
-            # the ranks among the prefixes so far keep the order of the rows
-            code = np.unique(code, return_inverse=True)[1]
-            size = int(code.max()) + 1
-        code = code * width + (column + 1)
-        size *= width
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return values[first], inverse
+Ask = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -98,8 +84,9 @@ class WorkModel:
         )
         self.tasks = tuple(rows)
         self.adapters = instance.snapshot.adapters
-        self._joint_rows: dict[tuple[int, ...], FloatArray] = {}
-        self._warm_rows: dict[tuple[int, int], tuple[float, ...]] = {}
+        # by number of members: the tuples of tasks that were asked about, and what was answered
+        self._joints: dict[int, _Answers] = {}
+        self._warm = _Answers(2, 5)
 
     @cached_property
     def _starts(self) -> dict[str, FloatArray]:
@@ -150,14 +137,7 @@ class WorkModel:
         present = members >= 0
         safe = np.where(present, members, 0)
         from_adapter = present & (start >= 0)
-        table = self._starts
-        task = self.task[safe]
-        cell = (task, np.where(from_adapter, start, len(self.adapters)))
-        ratio = np.where(from_adapter, table["ratio"][cell], 1.0)
-        low = np.where(from_adapter, table["low"][cell], 1.0)
-        high = np.where(from_adapter, table["high"][cell], 1.0)
-        p = np.where(from_adapter, table["p"][cell], 1.0)
-        predicted = from_adapter & (table["predicted"][cell] == 1.0)
+        ratio, low, high, p, predicted = self._from_adapters(safe, start, from_adapter)
         transferred = from_adapter.copy()
         fresh = from_adapter
         if mode is Mode.SEQUENCE:
@@ -201,51 +181,52 @@ class WorkModel:
             known=known,
         )
 
+    def _from_adapters(
+        self, jobs: IntArray, start: IntArray, used: BoolArray
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, BoolArray]:
+        """Return ratio, low, high, p, predicted of starts from completed adapters, 1 where none is used."""
+        if not used.any():
+            one = np.ones(used.shape)
+            return one, one, one, one, np.zeros(used.shape, np.bool_)
+        table = self._starts
+        cell = (self.task[jobs], np.where(used, start, len(self.adapters)))
+        ratio, low, high, p = (np.where(used, table[k][cell], 1.0) for k in ("ratio", "low", "high", "p"))
+        return ratio, low, high, p, used & (table["predicted"][cell] == 1.0)
+
     def _sequence(self, members: IntArray) -> FloatArray:
         """Return [5, M, K] ratio, low, high, p, predicted of each member from its predecessor."""
         out = np.full((5, *members.shape), np.nan)
-        present = members >= 0
-        tasks = np.where(present, self.task[np.where(present, members, 0)], -1)
+        task = np.where(members >= 0, self.task[members], -1)
         for k in range(1, members.shape[1]):
-            pairs, inverse = unique_rows(tasks[:, k - 1 : k + 1])
-            values = np.full((5, len(pairs)), np.nan)
-            for i, pair in enumerate(pairs.tolist()):
-                values[:, i] = self._warm_row(*pair)
-            out[:, :, k] = values[:, inverse]
+            numbers = self._warm.numbers((task[:, k - 1], task[:, k]), self._warm_row)
+            out[:, :, k] = self._warm.known[numbers].T
         return out
 
-    def _warm_row(self, source: int, target: int) -> tuple[float, ...]:
-        """Return ratio, low, high, p, predicted of a task from another one, remembered."""
-        known = self._warm_rows.get((source, target))
-        if known is None:
-            known = (np.nan,) * 5
-            if source >= 0 and target >= 0 and self.tasks[source][0] == self.tasks[target][0]:
-                fm, name = self.tasks[target]
-                found = self.jobs.estimates.transfer.warm_start(fm, self.tasks[source][1], name)
-                if found is not None:
-                    known = (found.ratio, found.low, found.high, found.p_benefit, float(found.predicted))
-            self._warm_rows[source, target] = known
-        return known
+    def _warm_row(self, row: tuple[int, ...]) -> Sequence[float]:
+        """Return ratio, low, high, p, predicted of (source, target task)."""
+        source, target = row
+        if source >= 0 and target >= 0 and self.tasks[source][0] == self.tasks[target][0]:
+            fm, name = self.tasks[target]
+            found = self.jobs.estimates.transfer.warm_start(fm, self.tasks[source][1], name)
+            if found is not None:
+                return (found.ratio, found.low, found.high, found.p_benefit, float(found.predicted))
+        return (np.nan,) * 5
 
     def _joint(self, members: IntArray) -> FloatArray:
         """Return [5, M, K] ratio, low, high, p, predicted of each member with all the others."""
-        present = members >= 0
-        tasks = np.where(present, self.task[np.where(present, members, 0)], -1)
+        width = members.shape[1]
+        task = np.where(members >= 0, self.task[members], -1)
+        answers = self._joints.get(width)
+        if answers is None:
+            answers = self._joints[width] = _Answers(width, 5 * width)
         # whatever the order of the members, a set of tasks is looked up once
-        order = np.argsort(tasks, axis=1, kind="stable")
-        groups, inverse = unique_rows(np.take_along_axis(tasks, order, axis=1))
-        found = np.full((5, *groups.shape), np.nan)
-        for i, row in enumerate(groups.tolist()):
-            found[:, i, :] = self._joint_row(tuple(row))
-        out = np.empty((5, *members.shape))
-        np.put_along_axis(out, np.broadcast_to(order, out.shape), found[:, inverse, :], axis=2)
-        return out
+        numbers = answers.numbers(sorted_columns(task), self._joint_row)
+        at = numbers[:, None] * (5 * width) + rank_of(task)
+        figures = answers.known.reshape(-1)
+        return np.stack([figures[at + width * i] for i in range(5)])
 
-    def _joint_row(self, row: tuple[int, ...]) -> FloatArray:
-        """Return [5, K] of one tuple of tasks (-1 pads), remembered."""
-        known = self._joint_rows.get(row)
-        if known is not None:
-            return known
+    def _joint_row(self, row: tuple[int, ...]) -> Sequence[float]:
+        """Return the figures of one tuple of tasks (-1 pads), [5, K] one after the other."""
         out = np.full((5, len(row)), np.nan)
         # jobs without a task pad like absent members, but make the group unknown below
         names = [task for task in row if task >= 0]
@@ -260,8 +241,31 @@ class WorkModel:
             found = self.jobs.estimates.transfer.joint(fm, [self.tasks[o][1] for o in others], name)
             if found is not None:
                 out[:, k] = (found.ratio, found.low, found.high, found.p_benefit, found.predicted)
-        self._joint_rows[row] = out
-        return out
+        figures: list[float] = out.reshape(-1).tolist()
+        return figures
+
+
+class _Answers:
+    """Answers to rows of small whole numbers, each asked for once.
+
+    Attributes
+    ----------
+    known : float64[N, figures]
+    """
+
+    def __init__(self, fields: int, figures: int) -> None:
+        self.numbering = Numbering(fields)
+        self.known = np.zeros((0, figures))
+
+    def numbers(
+        self, fields: Sequence[IntArray], ask: Callable[[tuple[int, ...]], Sequence[float]]
+    ) -> IntArray:
+        """Return the row in `known` of each row that is given by its fields, int64[M]."""
+        numbers, new = self.numbering.numbers(fields)
+        if new:
+            answers = np.array([ask(row) for row in self.numbering.rows[-new:]], dtype=np.float64)
+            self.known = np.concatenate([self.known, answers])
+        return numbers
 
 
 def _fill(table: dict[str, FloatArray], at: tuple[int, int], found: WorkRatio) -> None:
