@@ -169,7 +169,7 @@ def kill_first(generator: Generator, ask) -> Pool:
 def kill(generator: Generator) -> None:
     processes = generator.spread.processes
     assert len(processes) == 2
-    for process in processes:
+    for process in processes.values():
         os.kill(process.pid, signal.SIGKILL)
 
 
@@ -192,7 +192,7 @@ def test_no_fork_beside_other_threads():
 def test_close_ends_the_processes():
     generator = generator_of(random_snapshot(1, MERGING), cores=3)
     generator.first()
-    pids = [process.pid for process in generator.spread.processes]
+    pids = [process.pid for process in generator.spread.processes.values()]
     assert pids
     generator.close()
     for pid in pids:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from small_documents import change, job_row, snapshot_data, snapshot_of
 from strategies import snapshots
 
+from ymir_opt.cli.synthetic import synthetic_snapshot
 from ymir_opt.domain.documents import (
     canonical_json,
     dump_json,
@@ -191,3 +192,13 @@ def test_canonical_json_refuses_what_json_cannot_hold() -> None:
 def test_a_wrong_schema_is_named() -> None:
     with pytest.raises(InputError, match="schema"):
         snapshot_of(snapshot_data() | {"schema": "ymir.snapshot/2"})
+
+
+def test_hash_of_parts_is_that_of_the_whole() -> None:
+    """Jobs are written once and remembered; what is hashed is still the document as one text."""
+    first = synthetic_snapshot(30, 16)
+    jobs = list(first.jobs)
+    jobs[3] = jobs[3].model_copy(update={"priority": 7})
+    changed = first.model_copy(update={"jobs": tuple(jobs[1:][::-1])})
+    for snapshot in (first, changed, first, changed.model_copy(update={"taken_at_s": 5.0}), first):
+        assert snapshot_sha256(snapshot) == sha256(json.loads(dump_json(snapshot)))

@@ -160,8 +160,11 @@ def dump_json(model: Model, *, indent: int | None = None, exclude_defaults: bool
     return json.dumps(data, ensure_ascii=False, indent=indent, allow_nan=False) + "\n"
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def _sorted_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def canonical_json(value: Any) -> str:
@@ -176,16 +179,34 @@ def sha256(value: Any) -> str:
 
 def snapshot_sha256(snapshot: Snapshot) -> str:
     """Return the hash that binds a plan to its snapshot (sorted keys, defaults filled in)."""
-    bare = snapshot.model_copy(update={"profiles": _NO_PROFILES})
-    text = {key: _sorted_json(value) for key, value in _plain(bare).items()}
+    before = _JOB_TEXTS.known
+    fresh = tuple(job for job in snapshot.jobs if id(job) not in before)
+    data = _plain(snapshot.model_copy(update={"profiles": _NO_PROFILES, "jobs": fresh}))
+    written = zip(fresh, data.pop("jobs"), strict=True)
+    texts = {id(job): (job, _sorted_json(values)) for job, values in written}
+    _JOB_TEXTS.known = known = {id(job): texts.get(id(job)) or before[id(job)] for job in snapshot.jobs}
+    text = {key: _sorted_json(value) for key, value in data.items()}
+    text["jobs"] = f"[{','.join(known[id(job)][1] for job in snapshot.jobs)}]"
     # the largest part seldom changes between rounds
     text["profiles"] = _PROFILES_TEXT.get(snapshot.profiles, lambda: _sorted_json(_plain(snapshot.profiles)))
     joined = ",".join(f'"{key}":{text[key]}' for key in sorted(text))
     return hashlib.sha256(f"{{{joined}}}".encode()).hexdigest()
 
 
+class _JobTexts:
+    """Canonical JSON of the jobs of the last snapshot asked about, by identity.
+
+    What a plan makes of a snapshot shares with it the jobs that nothing happened to. The jobs are held,
+    so that an identity is never reused meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Job, str]] = {}
+
+
 _NO_PROFILES = Profiles()
 _PROFILES_TEXT: LastOne[str] = LastOne()
+_JOB_TEXTS = _JobTexts()
 
 
 class _SchemaGenerator(GenerateJsonSchema):

@@ -46,7 +46,8 @@ def priority_rows(builder: ModelBuilder, context: QuotaContext) -> None:
     instance, table = context.instance, context.table
     unit = context.quotas.unit
     classes = np.array([group_class(instance, g) for g in instance.running], dtype=np.int64)
-    keep_variable = {int(r): int(context.x[c]) for c, r in enumerate(table.keep) if r >= 0}
+    kept = np.flatnonzero(table.keep >= 0)
+    keep_variable = dict(zip(table.keep[kept].tolist(), context.x[kept].tolist(), strict=True))
     stays = np.array([r in keep_variable for r in range(len(instance.running))] + [False], dtype=np.bool_)
     free = context.available & ~stays[instance.gpu_held]
     level = np.array([s.level for s in table.shapes] + [-1], dtype=np.int64)[table.shape]
@@ -129,7 +130,8 @@ def _reclaimed(
             )
             members.append(int(rho))
         if members:
-            keeps = {int(r): int(context.x[c]) for c, r in enumerate(table.keep) if r >= 0}
+            kept = np.flatnonzero(table.keep >= 0)
+            keeps = dict(zip(table.keep[kept].tolist(), context.x[kept].tolist(), strict=True))
             builder.row(
                 np.array([*members, *(keeps[g] for g in victims)], np.int64),
                 np.array([*([1] * len(members)), *victims.values()], np.int64),

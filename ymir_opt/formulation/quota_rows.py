@@ -232,7 +232,8 @@ def reclaim_rows(builder: ModelBuilder, context: QuotaContext) -> None:
     """
     instance, quotas, table = context.instance, context.quotas, context.table
     cohort_of = [queue.cohort for queue in instance.queues.values()] + [None]
-    keep_variable = {int(r): int(context.x[c]) for c, r in enumerate(table.keep) if r >= 0}
+    kept = np.flatnonzero(table.keep >= 0)
+    keep_variable = dict(zip(table.keep[kept].tolist(), context.x[kept].tolist(), strict=True))
     free = context.available & ((instance.gpu_held < 0) | ~_kept_mask(instance)[instance.gpu_held])
     for r, row in enumerate(quotas.rows):
         if row.cohort is None or row.reclaim is Reclaim.ANY:

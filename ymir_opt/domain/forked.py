@@ -1,0 +1,116 @@
+"""Work beside this process: a forked copy of it that answers questions, so that nothing is built twice.
+
+Only where that is safe: on systems that can fork, with no other thread at work (a fork copies the thread
+that calls alone, and whatever locks the others hold at that moment), and with a second core. Who asks
+must be able to answer alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from multiprocessing import Pipe
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Forked", "beside", "cores_at_hand", "may_fork"]
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+def cores_at_hand() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def may_fork() -> bool:
+    """Say whether a fork is possible and safe now."""
+    return hasattr(os, "fork") and threading.active_count() == 1
+
+
+class Forked(Generic[Q, A]):
+    """A forked process that answers questions one after the other, and remembers what it has seen.
+
+    Parameters
+    ----------
+    serve : callable
+        Gives the answer to a question. What it raises ends the process.
+    others : iterable of Forked
+        Processes that live already; the new one lets go of their connections.
+
+    Raises
+    ------
+    OSError
+        There is no room for another process.
+    """
+
+    def __init__(self, serve: Callable[[Q], A], others: Iterable[Forked[Any, Any]] = ()) -> None:
+        self._connection, theirs = Pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            # nothing that the parent holds open may be closed, flushed or answered from here
+            try:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                for connection in (self._connection, *(other._connection for other in others)):
+                    connection.close()
+                while True:
+                    theirs.send(serve(theirs.recv()))
+            except EOFError:
+                pass
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def ask(self, question: Q) -> None:
+        """Send a question; raises OSError where the process has ended."""
+        self._connection.send(question)
+
+    def answer(self) -> A:
+        """Wait for the answer; raises EOFError or OSError where the process has ended."""
+        found: A = self._connection.recv()
+        return found
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self._connection.close()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def beside(task: Callable[[], A], cores: int | None = None) -> Callable[[], A]:
+    """Begin a task beside this process, if that is possible; return a function that gives its result.
+
+    Parameters
+    ----------
+    task : callable
+        Pure: it may be done here instead.
+    cores : int, optional
+        By default those at hand; with 1 the task is done when its result is asked for.
+    """
+    if not may_fork() or (cores_at_hand() if cores is None else cores) < 2:
+        return task
+    try:
+        process: Forked[None, A] = Forked(lambda _: task())
+    except OSError:
+        return task
+
+    def result() -> A:
+        try:
+            return process.answer()
+        except (EOFError, OSError):
+            return task()
+        finally:
+            process.end()
+
+    try:
+        process.ask(None)
+    except OSError:
+        process.end()
+        return task
+    return result
