@@ -43,6 +43,8 @@ class Pool:
         At which it was last priced.
     cut : bool
         The wall-clock guard struck before every group was looked at.
+    proven : bool
+        No group outside can be in a better plan than the bound says, by exhaustive pricing.
     """
 
     table: ColumnTable
@@ -51,11 +53,12 @@ class Pool:
     dropped: int
     prices: Prices | None = None
     cut: bool = False
+    proven: bool = False
 
     @property
     def exhaustive(self) -> bool:
-        """No heuristic dropped anything: the bound holds for all groups of at most four."""
-        return self.dropped == 0 and not self.cut
+        """No heuristic dropped anything that counts: the bound holds for all groups of at most four."""
+        return (self.dropped == 0 and not self.cut) or self.proven
 
     def by_mode(self) -> dict[str, int]:
         """Return the number of columns of each mode."""

@@ -35,7 +35,9 @@ from ymir_opt.solvers import registry
 from ymir_opt.solvers.base import Limits, SolveResult
 
 if TYPE_CHECKING:
+    from ymir_opt.candidates import Pool
     from ymir_opt.estimates.protocols import Predictor
+    from ymir_opt.planner.proving import Proven
 
 __all__ = [
     "ALTERNATIVES_TO",
@@ -52,8 +54,11 @@ DEFAULT_GAP = 1e-4
 ALTERNATIVES_TO = 256
 # a plan that changes something must be better by more than this share of queueing everything
 LEAST_GAIN = 1e-6
+SETS_LABEL, ROUNDS_LABEL = "global_sets", "global_pricings"
 # deterministic budget, about seconds of one core; the wall-clock guard comes on top
 DEFAULT_WORK = 60.0
+# up to so many sets of a mode it is quicker to evaluate all than to prove that most do not pay
+FEW_SETS = 2000
 # placing, telling and verifying a plan takes at most so many times as long as reading its snapshot
 CLOSING = 4.0
 OWN_POLICIES = {"ymir": True, "ymir-no-merge": False}
@@ -95,7 +100,7 @@ def solve(
     measured_only : bool
         Refuse predicted figures.
     prove_global : bool
-        Prove the gap against every group of at most four (exhaustive candidates).
+        Prove the gap against every group of at most four: all enumerated, or by exhaustive pricing.
     alternatives : bool, optional
         Tell for each job what else could be done with it, and what that would lose; by default up to
         `ALTERNATIVES_TO` jobs.
@@ -140,12 +145,13 @@ def solve(
         seed=seed,
         memory=memory,
         cores=cores,
+        prove=prove_global,
     )
 
 
 def everything(jobs: int) -> PoolLimits:
-    """Return limits under which nothing is dropped, unless there are more groups than can be looked at."""
-    return replace(PoolLimits.of_size(jobs), exhaustive_below=10**9)
+    """Return limits under which nothing is dropped where groups are few; else pricing has to prove it."""
+    return replace(PoolLimits.of_size(jobs), exhaustive_below=10**9, most_sets=FEW_SETS)
 
 
 def plan_round(
@@ -166,6 +172,7 @@ def plan_round(
     checked: bool = True,
     memory: SolverMemory | None = None,
     cores: int | None = None,
+    prove: bool = False,
 ) -> Plan:
     """Plan one round with every parameter in the open; see `solve`."""
     began = time.perf_counter()
@@ -201,6 +208,20 @@ def plan_round(
         answer = Outcome(None, None, StoppedBy.WALL_CLOCK)
     else:
         answer = _search(work, name, gap, fallback, deadline, seed, pool.prices)
+    found: Proven | None = None
+    if prove and not pool.exhaustive and name not in HEURISTICS:
+        from ymir_opt.planner.proving import prove as proved
+
+        found = proved(
+            pool,
+            work,
+            answer,
+            lambda wider, of: _search(wider, name, gap, fallback, deadline, seed, of.prices),
+            gap=_quanta(work, gap, fallback),
+            incumbent=fallback.objective,
+            deadline=deadline,
+        )
+        pool, work, answer = found.pool, found.work, found.outcome
     prices = answer.prices or pool.prices
     if memory is not None and prices is not None:
         memory.after = SolverState.of(evaluator.instance, prices, work.table.quantum, digest)
@@ -235,9 +256,8 @@ def plan_round(
                 "labels": {"note": "the solver's bound was above this plan and is left out", **plan.labels}
             }
         )
-    if limits is not None and limits.exhaustive_below > len(snapshot.jobs) and not pool.exhaustive:
-        note = "there are too many groups, or too little time, to prove the gap against all of them"
-        plan = plan.model_copy(update={"labels": {**plan.labels, "note": note}})
+    if prove or (limits is not None and limits.exhaustive_below > len(snapshot.jobs)):
+        plan = plan.model_copy(update={"labels": {**plan.labels, **_told(pool, found)}})
     after = snapshot_sha256(outcome(snapshot, plan, compare_hash=False))
     solver = plan.solver.model_copy(update={"wall_s": time.perf_counter() - began})
     return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
@@ -259,9 +279,7 @@ def _search(
     if name in HEURISTICS:
         return Outcome(None, None, StoppedBy.HEURISTIC)
     backend = registry.get(name)
-    queue_all = int(work.table.queued_cost.sum())
-    # value_gap divides by more than this, so that the target is met when the solver stops
-    quanta = int(gap * max(queue_all - fallback.objective, 0))
+    quanta = _quanta(work, gap, fallback)
     told: list[Prices] = []
 
     def run(stated: RoundModel) -> SolveResult:
@@ -279,6 +297,21 @@ def _search(
 
     found = search(work, run)
     return replace(found, prices=told[-1]) if told else found
+
+
+def _quanta(work: Round, gap: float, fallback: Selection) -> int:
+    """Return the gap target in quanta: value_gap divides by more, so that it is met when the solver stops."""
+    return int(gap * max(int(work.table.queued_cost.sum()) - fallback.objective, 0))
+
+
+def _told(pool: Pool, found: Proven | None) -> dict[str, str]:
+    """Return what the plan says of the proof against every group."""
+    labels = {} if found is None else {SETS_LABEL: str(found.sets), ROUNDS_LABEL: str(found.rounds)}
+    if pool.exhaustive:
+        return labels
+    why = f" ({found.note})" if found is not None and found.note else ""
+    note = f"there are too many groups, or too little time, to prove the gap against all of them{why}"
+    return {**labels, "note": note}
 
 
 def _adopt(

@@ -1,0 +1,47 @@
+"""The bound that exhaustive pricing proves, against the optimum that trying everything finds."""
+
+from __future__ import annotations
+
+import pytest
+from brute import brute_force
+from oracle_generate import small_snapshot
+
+from ymir_opt.candidates import PoolLimits
+from ymir_opt.domain.plan import GapScope
+from ymir_opt.planner.pipeline import plan_round
+from ymir_opt.verify import check
+
+# a pool that lacks much of what pays, so that pricing has something to find
+NARROW = PoolLimits(
+    exhaustive_below=0,
+    pairs_per_job=1,
+    grown_per_job=1,
+    partners_per_job=1,
+    counts_per_set=1,
+    all_counts_to=1,
+)
+
+
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 100), marks=pytest.mark.slow)])
+def test_the_bound_is_global_and_never_above_the_optimum(seeds) -> None:
+    changed = 0
+    for seed in seeds:
+        snapshot = small_snapshot(seed)
+        best = brute_force(snapshot)
+        tolerance = max(1e-6 * abs(best.objective), 1e-8 * best.queueing)
+        for gap in (0.0, 0.01):
+            before = plan_round(snapshot, gap=gap, limits=NARROW, alternatives=False)
+            plan = plan_round(snapshot, gap=gap, limits=NARROW, alternatives=False, prove=True)
+            solver = plan.solver
+            assert solver.gap_scope is GapScope.GLOBAL, seed
+            assert solver.bound is not None
+            assert solver.objective is not None
+            assert before.solver.objective is not None
+            assert solver.bound <= best.objective + tolerance, seed
+            assert solver.objective <= before.solver.objective + 1e-12, seed
+            if gap == 0.0:
+                assert abs(solver.objective - best.objective) <= tolerance, seed
+                assert abs(solver.bound - best.objective) <= tolerance, seed
+                assert check(snapshot, plan) == []
+                changed += solver.objective < before.solver.objective - tolerance
+    assert changed > 0
