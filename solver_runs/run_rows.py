@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -59,9 +60,9 @@ def append_row(path: Path, row: Row) -> None:
 
 
 def of_last_code(rows: list[Row]) -> list[Row]:
-    """Return the rows of the sources that ran last, the last of each run."""
+    """Return the rows of the sources that ran last, the last of each run; small synthetic rounds first."""
     found = {key(row): row for row in rows if row["code"] == rows[-1]["code"]}
-    return list(found.values())
+    return sorted(found.values(), key=lambda row: size_of(row) or (math.inf, math.inf))
 
 
 def at(profile: Profile, cpu_s: float) -> tuple[float | None, float | None]:

@@ -68,6 +68,7 @@ def _over_jobs(axis: Any, rows: list[Row], name: str) -> None:
     axis.plot([jobs for jobs, _ in points], [value for _, value in points], "o", color="C0", alpha=0.45, ms=5)
     middles = {size: median(values) for size, values in sizes.items()}
     jobs_of = sorted({jobs for jobs, _ in sizes})
+    typical = [(float(jobs), middle) for (jobs, _), middle in middles.items()]
     for (jobs, gpus), middle in middles.items():
         # two sizes of as many jobs: the upper one's label above, the lower one's below
         alike = [m for (j, _), m in middles.items() if j == jobs]
@@ -82,12 +83,12 @@ def _over_jobs(axis: Any, rows: list[Row], name: str) -> None:
             fontsize=8,
         )
     if len(jobs_of) > 1:
-        large = [point for point in points if point[0] >= FITTED_FROM]
+        large = [point for point in typical if point[0] >= FITTED_FROM]
         # below, what does not depend on the size counts
-        fitted = large if len({jobs for jobs, _ in large}) > 1 else points
+        fitted = large if len({jobs for jobs, _ in large}) > 1 else typical
         slope, level = exponent(fitted)
         x = np.array([min(fitted)[0], jobs_of[-1]], dtype=np.float64)
-        axis.plot(x, level * x**slope, "-", color="C0", lw=1.2, label=f"fitted: power {slope:.2f}")
+        axis.plot(x, level * x**slope, "-", color="C0", lw=1.2, label=f"fitted to medians: power {slope:.2f}")
         last = max(middle for (jobs, _), middle in middles.items() if jobs == jobs_of[-1])
         axis.plot(x, last * x / x[-1], "--", color="0.5", lw=1, label="linear: power 1")
         axis.legend(loc="upper left", fontsize=8, frameon=False)

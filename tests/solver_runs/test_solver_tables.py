@@ -182,7 +182,8 @@ def test_seeds_are_told_by_median_and_range() -> None:
 def test_only_the_last_sources_and_the_last_of_each_run_count() -> None:
     old = row("300x240/0", "auto", code="1+old")
     again = row("300x240/0", "auto", planning_cpu_s=1.0)
-    assert of_last_code([old, OURS, STUCK, again]) == [again, STUCK]
+    small, real = row("100x32/0", "auto"), row("titan/FM-2-vit@7200", "auto")
+    assert of_last_code([old, real, OURS, STUCK, small, again]) == [small, again, STUCK, real]
 
 
 def test_best_bound_and_sizes() -> None:
