@@ -19,7 +19,7 @@ from ymir_opt.formulation.columns import ColumnTable, concatenate
 from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.formulation.rowwise import sum_of
 
-__all__ = ["Exhaustive"]
+__all__ = ["Exhaustive", "reduced_costs"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.candidates import Pool
-from ymir_opt.candidates.exhaustive import Exhaustive
+from ymir_opt.candidates.exhaustive import Exhaustive, reduced_costs
 from ymir_opt.candidates.outside import Asked, Budget, LimitError
 from ymir_opt.domain.snapshot import Reclaim
 from ymir_opt.formulation.columns import ColumnTable, concatenate
@@ -49,7 +49,9 @@ KEPT = frozenset(
     ["coverage", "capacity", "resident", "rung", "rung_host", "resource", "quota", "cohort", "lending"]
 )
 """Families of rows that the part of a plan that lies in the pool satisfies by itself."""
-ROUNDS = 40
+PRICINGS, RELAXATIONS = 40, 400
+CUSHION = 0.1
+"""Columns are remembered up to so many GPUs' price above what pays: the next prices are others."""
 MOST_SETS = 4_000_000_000
 MOST_WANTED = 20_000_000
 MOST_JOIN = 100_000
@@ -176,7 +178,8 @@ class _State:
     def _priced(self, margin: int) -> tuple[int, bool]:
         """Let columns join until none outside is below ``margin``; return L, and whether any joined."""
         grown = False
-        while self.rounds < ROUNDS:
+        near = self.exhaustive.expander.empty()
+        for _ in range(RELAXATIONS):
             stated = self.work.model()
             priced = asked_of(self.work, stated, self.pool, self.gap, self.deadline)
             if priced is None:
@@ -184,22 +187,29 @@ class _State:
                     "too little time" if struck(self.deadline) else "the relaxation has no bound"
                 )
             floor, asked = priced
+            # what was nearly worth a place at the last prices may be now
+            if self._join_below(near, reduced_costs(near, asked), margin):
+                grown = True
+                continue
+            if self.rounds >= PRICINGS:
+                break
             self.rounds += 1
-            found, reduced = self.exhaustive.below(replace(asked, below=float(margin)), self.budget)
-            found, reduced = self._allowed(found, reduced)
-            if not self._join(found, reduced):
+            reach = margin + CUSHION * float(asked.gpu.max(initial=0.0))
+            near, reduced = self.exhaustive.below(replace(asked, below=reach), self.budget)
+            if not self._join_below(near, reduced, margin):
                 return floor, grown
             grown = True
-        raise LimitError(f"more than {ROUNDS} pricings")
+        raise LimitError(f"more than {PRICINGS} pricings")
 
-    def _allowed(self, found: ColumnTable, reduced: FloatArray) -> tuple[ColumnTable, FloatArray]:
-        rows = np.flatnonzero(self.work.quotas.allowed(found))
-        return found.take(rows), reduced[rows]
+    def _join_below(self, found: ColumnTable, reduced: FloatArray, margin: int) -> bool:
+        rows = np.flatnonzero(reduced < margin)
+        return self._join(found.take(rows), reduced[rows])
 
     def _join(self, found: ColumnTable, reduced: FloatArray | None = None) -> bool:
         """Let columns join that nothing dominates; say whether there were any."""
-        rows = np.flatnonzero(self.work.quotas.allowed(found))
+        rows = np.flatnonzero(self.work.quotas.allowed(found)) if len(found) else np.zeros(0, np.int64)
         found = found.take(rows)
+        reduced = None if reduced is None else reduced[rows]
         fresh = self.exhaustive.fresh(self.work.table, found) if len(found) else rows
         if not len(fresh):
             return False
