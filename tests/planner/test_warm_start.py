@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ymir_opt.candidates import PoolLimits
+from ymir_opt.candidates.generate import Generator
+from ymir_opt.candidates.shards import Look
+from ymir_opt.candidates.spread import Spread
 from ymir_opt.cli.synthetic import synthetic_snapshot
 from ymir_opt.domain.outcome import outcome
 from ymir_opt.domain.plan import Plan
 from ymir_opt.domain.snapshot import JobState, Snapshot
 from ymir_opt.estimates import Estimates
+from ymir_opt.formulation.columns import MODES
 from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.formulation.instance import Instance
 from ymir_opt.planner.pipeline import plan_round
@@ -27,24 +33,58 @@ def churned(jobs: int, gpus: int, leaving: int) -> tuple[Snapshot, Snapshot, Pla
     memory = SolverMemory()
     plan = plan_round(before, memory=memory, alternatives=False)
     carried = outcome(before, plan)
-    waiting = [job.id for job in carried.jobs if job.state is JobState.PENDING]
+    held = {name for group in carried.groups for name in group.jobs}
+    waiting = [j.id for j in carried.jobs if j.state is JobState.PENDING and j.id not in held]
     gone = set(waiting[:leaving])
     stay = [job for job in carried.jobs if job.id not in gone]
     after = carried.model_copy(update={"jobs": (*stay, *every.jobs[jobs:])})
     return before, after, plan, memory
 
 
-def test_after_churn_the_state_spares_work_and_loses_no_value() -> None:
+def test_after_churn_the_state_spares_a_look_and_loses_next_to_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[Look] = []
+    columns = Spread.columns
+    monkeypatch.setattr(Spread, "columns", lambda self, look: looks.append(look) or columns(self, look))
     _, after, plan, memory = churned(JOBS, 128, LEAVING)
     assert memory.after is not None
+    assert memory.after.groups
+    looks.clear()
     scratch = plan_round(after, previous=plan, alternatives=False)
+    without = len(looks)
+    looks.clear()
     warm = plan_round(after, previous=plan, memory=SolverMemory(memory.after), alternatives=False)
-    assert warm.solver.candidates.generated < 0.95 * scratch.solver.candidates.generated
+    assert len(looks) == without - 1
     assert warm.solver.objective is not None
     assert scratch.solver.objective is not None
     evaluator = Evaluator(Instance.of(after), Estimates(after))
     value = float(evaluator.queued_cost.sum()) - scratch.solver.objective
     assert warm.solver.objective <= scratch.solver.objective + 5e-4 * value
+
+
+def test_groups_of_the_round_before_are_candidates() -> None:
+    _, after, _, memory = churned(JOBS, 128, LEAVING)
+    state = memory.after
+    assert state is not None
+    instance = Instance.of(after)
+    sets = state.sets(instance)
+    assert sum(len(rows) for _, rows in sets) < len(state.groups)  # those of jobs that left are gone
+    names = {(mode, tuple(after.jobs[j].id for j in row)) for mode, rows in sets for row in rows.tolist()}
+    assert names <= set(state.groups)
+    # they are there whatever else a narrow search finds
+    limits = replace(PoolLimits.of_size(JOBS), pairs_per_job=1, grown_per_job=1, partners_per_job=1)
+    generator = Generator(Evaluator(instance, Estimates(after)), limits, cores=1)
+    pools = [
+        generator.first(lambda alone, sets=sets: Look(state.prices(instance, alone), 0.0, sets=sets))
+        for sets in ((), sets)
+    ]
+    found = [
+        {(MODES[m], tuple(j for j in row if j >= 0)) for m, row in zip(t.mode, t.jobs.tolist(), strict=True)}
+        for t in (pool.table for pool in pools)
+    ]
+    kept = {(mode, tuple(row)) for mode, rows in sets for row in rows.tolist()}
+    assert len(found[1] & kept) > len(found[0] & kept)
 
 
 def test_a_state_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -69,6 +109,11 @@ def test_a_state_comes_back_from_its_file(tmp_path: Path) -> None:
         lambda data: {**data, "gpu": {"A100": "dear"}},
         lambda data: {**data, "job": {"job00000": True}},
         lambda data: {**data, "job": None},
+        lambda data: {**data, "groups": None},
+        lambda data: {**data, "groups": [["joint", "job00000"]]},
+        lambda data: {**data, "groups": [["unheard of", "job00000", "job00001"]]},
+        lambda data: {**data, "groups": [["joint", "job00000", 7]]},
+        lambda data: {**data, "groups": [["joint", "job00000", "job00000"]]},
     ],
 )
 def test_a_broken_or_foreign_state_is_ignored(damage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -16,7 +16,7 @@ from ymir_opt.candidates.prices import Prices, solo_prices
 from ymir_opt.candidates.prune import dominance
 from ymir_opt.candidates.rules import Rules
 from ymir_opt.candidates.sets import Stop
-from ymir_opt.candidates.shards import SHARED_MODES, Part, make_shards
+from ymir_opt.candidates.shards import SHARED_MODES, Look, Part, make_shards
 from ymir_opt.candidates.spread import Spread
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import MODES, ColumnTable, concatenate
@@ -107,6 +107,8 @@ class Generator:
         if self.expander.exhaustive and self.merge_sets() is None:
             self.expander.exhaustive = False
         self.cores = cores
+        self.informed = False
+        """The first pool was made at prices of the round before."""
         self.spread: Spread | None = None
 
     def close(self) -> None:
@@ -132,8 +134,8 @@ class Generator:
         """How often pricing again is worth it."""
         return self.limits.passes if self.merge and not self.expander.exhaustive else 0
 
-    def first(self, known: Callable[[ColumnTable], Prices | None] = lambda _: None) -> Pool:
-        """Return the pool at prices of single jobs, or at those that ``known`` gives from their columns."""
+    def first(self, known: Callable[[ColumnTable], Look | None] = lambda _: None) -> Pool:
+        """Return the pool at prices of single jobs, or as ``known`` says from their columns."""
         alone = np.flatnonzero(self.evaluator.jobs.startable).reshape(-1, 1)
         table = concatenate([self.expander.keeps(), self.expander.expand(Mode.SOLO, alone)])
         self.base = self._undominated(table)
@@ -141,24 +143,27 @@ class Generator:
             return self._pool([self.base], None)
         instance = self.evaluator.instance
         capacity = np.bincount(instance.gpu_type[instance.gpu_ready], minlength=len(instance.types))
-        good = known(table)
-        prices = good or solo_prices(table, capacity.astype(np.int64))
+        look = known(table)
+        if look is not None:
+            self.informed = self.passes > 1
+            return self._grown(look)
+        prices = solo_prices(table, capacity.astype(np.int64))
         # prices of single jobs are too rough to leave a group out for
-        return self._grown(prices, -np.inf if good is None else 0.0)
+        return self._grown(Look(prices, -np.inf, rough=self.passes > 1))
 
     def again(self, prices: Prices) -> Pool:
         """Return the pool enlarged by groups that improve its relaxation at these prices."""
-        return self._grown(prices, 0.0)
+        return self._grown(Look(prices))
 
-    def _grown(self, prices: Prices, least: float) -> Pool:
+    def _grown(self, look: Look) -> Pool:
         if self.expander.exhaustive:
-            return self._pool([self.base, *self._every()], prices)
+            return self._pool([self.base, *self._every()], look.prices)
         if self.spread is None:
             shards = make_shards(self.evaluator, self.rules, self.expander, self.limits, self.stop)
             self.spread = Spread(shards, self.cores)
-        parts = self.spread.columns(prices, least)
+        parts = self.spread.columns(look)
         self.stop.struck |= any(part.struck for part in parts)
-        return self._pool([self.base, *(part.table for part in parts)], prices, parts)
+        return self._pool([self.base, *(part.table for part in parts)], look.prices, parts)
 
     def _every(self) -> list[ColumnTable]:
         tables = [

@@ -18,7 +18,7 @@ from ymir_opt.formulation.linear import LinearModel
 from ymir_opt.formulation.model import RoundModel
 from ymir_opt.formulation.rowwise import sum_of
 
-__all__ = ["Prices", "dual_prices", "row_guess", "solo_prices"]
+__all__ = ["Prices", "dual_prices", "row_guess", "saving_of", "solo_prices", "worthwhile"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -100,6 +100,27 @@ def solo_prices(table: ColumnTable, capacity: IntArray) -> Prices:
     worth = np.zeros(jobs)
     np.maximum.at(worth, lead[order], np.maximum(reduced, 0.0))
     return Prices(best, worth)
+
+
+def worthwhile(table: ColumnTable, prices: Prices, per_job: int) -> IntArray:
+    """Return the columns of two or more that are among the best of one of their members, ascending.
+
+    Parameters
+    ----------
+    table : ColumnTable
+    prices : Prices
+    per_job : int
+        So many of each job, by reduced profit.
+    """
+    shared = np.flatnonzero((table.size > 1) & (table.keep < 0))
+    some = table.take(shared)
+    value = prices.reduced(saving_of(some), some.type, some.gpus, some.jobs)
+    row, place = np.nonzero(some.jobs >= 0)
+    job = some.jobs[row, place]
+    order = np.lexsort((row, -value[row], job))
+    first = np.flatnonzero(np.r_[True, np.diff(job[order]) != 0][: len(order)])
+    rank = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
+    return shared[np.unique(row[order[rank < per_job]])]
 
 
 def dual_prices(stated: RoundModel, row_duals: FloatArray, types: int) -> Prices:

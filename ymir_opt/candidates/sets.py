@@ -80,6 +80,10 @@ class SetFinder:
             return []
         return self._beam(mode, least)
 
+    def of_sets(self, mode: Mode, sets: IntArray) -> ColumnTable:
+        """Return the columns of given sets that may form a group, int64[M, K], the best counts of each."""
+        return self._expand(mode, sets[self.rules.allowed(mode, sets)] if len(sets) else sets, -np.inf)
+
     def _beam(self, mode: Mode, least: float) -> list[ColumnTable]:
         pairs = self.finder.pairs(mode, self.score)
         self.expander.dropped += self.finder.dropped

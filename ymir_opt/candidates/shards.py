@@ -7,6 +7,7 @@ never on the cores at hand: these only decide how many shards are searched at a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,7 @@ from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import ColumnTable, concatenate
 from ymir_opt.formulation.evaluate import Evaluator
 
-__all__ = ["SHARED_MODES", "Part", "Shard", "make_shards", "split"]
+__all__ = ["SHARED_MODES", "Look", "Part", "Shard", "make_shards", "split"]
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -32,6 +33,27 @@ IntArray = NDArray[np.int64]
 # the time that a job's groups take, by mode, in parts of that of a pair of colocated jobs
 WEIGHT = {Mode.GPU_SHARE: 1.0, Mode.COLOCATE: 1.0, Mode.JOINT: 3.0, Mode.SEQUENCE: 1.0}
 SHARED_MODES = tuple(WEIGHT)
+
+
+@dataclass(frozen=True)
+class Look:
+    """How groups are looked for once.
+
+    Attributes
+    ----------
+    prices : Prices
+    least : float
+        Sets and columns of a lower reduced profit, in quanta, are left out.
+    rough : bool
+        Within `PoolLimits.rough`.
+    sets : list of (mode, int64[M, K])
+        Sets that are looked at besides, whatever they are worth.
+    """
+
+    prices: Prices
+    least: float = 0.0
+    rough: bool = False
+    sets: Sequence[tuple[Mode, IntArray]] = ()
 
 
 @dataclass(frozen=True)
@@ -88,15 +110,18 @@ class Shard:
         self.memory = ScoreMemory(evaluator.jobs.count)
         self.table = expander.empty()
 
-    def columns(self, prices: Prices, least: float) -> Part:
-        """Look for groups at these prices; return all that is known (see `SetFinder.columns`)."""
+    def columns(self, look: Look) -> Part:
+        """Look for groups once; return all that is known."""
         running = self.evaluator.instance.running_of >= 0
+        limits = self.limits.rough() if look.rough else self.limits
         found = [self.table]
         for mode, jobs in self.jobs.items():
             finder = SetFinder(
-                self.evaluator, self.rules, self.expander, self.limits, prices, self.memory, self.stop, jobs
+                self.evaluator, self.rules, self.expander, limits, look.prices, self.memory, self.stop, jobs
             )
-            found += finder.columns(mode, least=least)
+            found += finder.columns(mode, least=look.least)
+            for _, sets in (of for of in look.sets if of[0] is mode):
+                found.append(finder.of_sets(mode, sets[jobs[sets].all(axis=1)]))
         self.table = dominance(concatenate(found), self.expander.fewest, running)
         return Part(self.table, self.expander.generated, self.expander.dropped, self.stop.struck)
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from ymir_opt.candidates.prices import Prices
-from ymir_opt.candidates.shards import Part, Shard
+from ymir_opt.candidates.shards import Look, Part, Shard
 from ymir_opt.domain.forked import Forked, cores_at_hand, may_fork
 
 __all__ = ["Spread"]
 
-Request = tuple[Prices, float]
-Process = Forked[Request, list[Part]]
+Process = Forked[Look, list[Part]]
 
 
 class Spread:
@@ -34,21 +32,20 @@ class Spread:
         self._count = max(1, min(len(shards), cores_at_hand() if cores is None else cores))
         self._started = False
 
-    def columns(self, prices: Prices, least: float) -> list[Part]:
+    def columns(self, look: Look) -> list[Part]:
         """Return what every shard has found so far, in the order of the shards; see `Shard.columns`."""
-        request = (prices, least)
         self._start()
         for k in list(self.processes):
             try:
-                self.processes[k].ask(request)
+                self.processes[k].ask(look)
             except OSError:
                 self._lose(k)
         found: dict[int, Part] = {}
         for i, shard in enumerate(self.shards):
             if i % self._count not in self.processes:
-                found[i] = shard.columns(*request)
+                found[i] = shard.columns(look)
         for k in list(self.processes):
-            found.update(self._answer(k, request))
+            found.update(self._answer(k, look))
         return [found[i] for i in range(len(self.shards))]
 
     def close(self) -> None:
@@ -69,13 +66,13 @@ class Spread:
     def _of(self, k: int) -> list[Shard]:
         return self.shards[k :: self._count]
 
-    def _answer(self, k: int, request: Request) -> dict[int, Part]:
+    def _answer(self, k: int, look: Look) -> dict[int, Part]:
         shards = self._of(k)
         try:
             parts = self.processes[k].answer()
         except (EOFError, OSError):
             self._lose(k)
-            parts = _search(shards, request)
+            parts = _search(shards, look)
         for shard, part in zip(shards, parts, strict=True):
             shard.resume(part)
         return dict(zip(range(k, len(self.shards), self._count), parts, strict=True))
@@ -84,5 +81,5 @@ class Spread:
         self.processes.pop(k).end()
 
 
-def _search(shards: list[Shard], request: Request) -> list[Part]:
-    return [shard.columns(*request) for shard in shards]
+def _search(shards: list[Shard], look: Look) -> list[Part]:
+    return [shard.columns(look) for shard in shards]

@@ -224,7 +224,7 @@ def plan_round(
         pool, work, answer = found.pool, found.work, found.outcome
     prices = answer.prices or pool.prices
     if memory is not None and prices is not None:
-        memory.after = SolverState.of(evaluator.instance, prices, work.table.quantum, digest)
+        memory.after = SolverState.of(evaluator.instance, prices, work.table, digest)
     if pool.cut:
         answer = replace(answer, stopped_by=StoppedBy.WALL_CLOCK)
     best, stopped = _adopt(work, fallback, answer, gap, continued=continued)

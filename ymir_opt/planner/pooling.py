@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from ymir_opt.candidates import Generator, Pool, PoolLimits
-from ymir_opt.candidates.prices import Prices, dual_prices, row_guess
+from ymir_opt.candidates.prices import dual_prices, row_guess
+from ymir_opt.candidates.shards import Look
 from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.formulation.linear import LinearModel
@@ -39,12 +40,15 @@ def make_pool(
 ) -> tuple[Pool, Round]:
     """Return the candidate columns: enumerated, then priced again with the duals of their relaxation.
 
-    Past the deadline they are not priced again. Where the state of the round before is given, only what
-    pays at its prices is enumerated first.
+    Past the deadline they are not priced again. Where the state of the round before is given, the first pool
+    is what pays at its prices, and its groups.
     """
 
-    def known(alone: ColumnTable) -> Prices | None:
-        return None if state is None else state.prices(evaluator.instance, alone)
+    def known(alone: ColumnTable) -> Look | None:
+        prices = None if state is None else state.prices(evaluator.instance, alone)
+        if state is None or prices is None:
+            return None
+        return Look(prices, -np.inf, rough=True, sets=state.sets(evaluator.instance))
 
     def round_of(pool: Pool) -> Round:
         table = pool.table.take(np.flatnonzero(quotas.allowed(pool.table)))
@@ -59,13 +63,15 @@ def make_pool(
 def _priced(
     generator: Generator,
     round_of: Callable[[Pool], Round],
-    known: Callable[[ColumnTable], Prices | None],
+    known: Callable[[ColumnTable], Look | None],
     backend: str,
     deadline: float | None,
 ) -> Pool:
     """Return the first pool, or where it pays the pool after some pricings."""
     passes = generator.passes if backend not in HEURISTICS else 0
     pool = generator.first(known) if passes else generator.first()
+    # what the round before knew stands in for a first look and its relaxation
+    passes -= generator.informed
     for _ in range(passes):
         if struck(deadline):
             break

@@ -177,7 +177,7 @@ class _State:
 
     def _priced(self, margin: int) -> tuple[int, bool]:
         """Let columns join until none outside is below ``margin``; return L, and whether any joined."""
-        grown = False
+        grown, whole = False, False
         near = self.exhaustive.expander.empty()
         for _ in range(RELAXATIONS):
             stated = self.work.model()
@@ -195,11 +195,23 @@ class _State:
                 break
             self.rounds += 1
             reach = margin + CUSHION * float(asked.gpu.max(initial=0.0))
-            near, reduced = self.exhaustive.below(replace(asked, below=reach), self.budget)
-            if not self._join_below(near, reduced, margin):
+            among = None if whole else self.exhaustive.first_of_equals(asked.worth)
+            near, reduced = self.exhaustive.below(replace(asked, below=reach, among=among), self.budget)
+            if self._join_below(near, reduced, margin):
+                grown = True
+            elif among is None or not self._spare(near.take(np.flatnonzero(reduced < margin)), among):
                 return floor, grown
-            grown = True
+            else:
+                # the pool has what the first of equal jobs are in, but maybe not the same with others
+                whole = True
         raise LimitError(f"more than {PRICINGS} pricings")
+
+    def _spare(self, found: ColumnTable, among: NDArray[np.bool_]) -> bool:
+        """Say whether equal jobs outside could take a member's place in columns that the pool has."""
+        alike = self.exhaustive.alike
+        left = np.zeros(int(alike.max(initial=-1)) + 2, dtype=np.bool_)
+        left[alike[~among]] = True
+        return bool(left[np.append(alike, -1)[found.jobs]].any())
 
     def _join_below(self, found: ColumnTable, reduced: FloatArray, margin: int) -> bool:
         rows = np.flatnonzero(reduced < margin)

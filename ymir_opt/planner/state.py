@@ -1,8 +1,8 @@
-"""What one round leaves to the next: the prices of its GPUs and jobs.
+"""What one round leaves to the next: the prices of its GPUs and jobs, and the groups that paid at them.
 
-With them the next round's pool is priced well at once, where a round without a past needs a first pool
-and its relaxation to find prices. Prices choose candidates and guess duals; they decide nothing, so a state
-that fits badly costs time, never soundness.
+With them the next round's pool is good at once, where a round without a past needs a first pool and its
+relaxation to find prices. They choose candidates and guess duals; they decide nothing, so a state that fits
+badly costs time, never soundness.
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ymir_opt.candidates.prices import Prices, saving_of
+from ymir_opt.candidates.prices import Prices, saving_of, worthwhile
 from ymir_opt.domain.documents import write_atomic
 from ymir_opt.domain.plan import Plan
-from ymir_opt.formulation.columns import ColumnTable
+from ymir_opt.domain.snapshot import Mode
+from ymir_opt.formulation.columns import MAX_MEMBERS, MODES, ColumnTable
 from ymir_opt.formulation.instance import Instance
 from ymir_opt.formulation.parameters import OBJECTIVE_NAME, OBJECTIVE_VERSION
 
 __all__ = ["SolverMemory", "SolverState", "read_state", "state_path", "write_state"]
 
-FORMAT = "ymir.solver-state.v1"
+FORMAT = "ymir.solver-state.v2"
 LEAST_KNOWN = 0.5
 """Share of the jobs that a state must know to be used."""
+GROUPS_PER_JOB = 4
+"""Groups left to the next round, for each job those of the highest reduced profit."""
+
+Groups = tuple[tuple[Mode, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -41,21 +47,40 @@ class SolverState:
         Price of one GPU.
     job : dict of job id to float
         Price of covering the job.
+    groups : tuple of (mode, job ids)
+        Those worth the most at these prices; in a sequence in their order.
     """
 
     snapshot_sha256: str
     gpu: dict[str, float]
     job: dict[str, float]
+    groups: Groups = ()
 
     @classmethod
-    def of(cls, instance: Instance, prices: Prices, quantum: float, digest: str) -> SolverState:
-        """Return the state that prices in quanta amount to."""
+    def of(cls, instance: Instance, prices: Prices, table: ColumnTable, digest: str) -> SolverState:
+        """Return what prices in quanta and a round's columns amount to."""
         jobs = zip(instance.jobs, prices.job.tolist(), strict=True)
+        gpus = zip(instance.types, prices.gpu.tolist(), strict=True)
+        names = [job.id for job in instance.jobs]
+        best = worthwhile(table, prices, GROUPS_PER_JOB)
+        rows = zip(table.mode[best].tolist(), table.jobs[best].tolist(), strict=True)
+        # one set may be there with several counts
+        groups = dict.fromkeys((MODES[mode], tuple(names[j] for j in row if j >= 0)) for mode, row in rows)
         return cls(
             digest,
-            {name: price * quantum for name, price in zip(instance.types, prices.gpu.tolist(), strict=True)},
-            {job.id: price * quantum for job, price in jobs},
+            {name: price * table.quantum for name, price in gpus},
+            {job.id: price * table.quantum for job, price in jobs},
+            tuple(groups),
         )
+
+    def sets(self, instance: Instance) -> list[tuple[Mode, NDArray[np.int64]]]:
+        """Return the groups whose jobs are still there, int64[M, K] by mode and size."""
+        found: dict[tuple[Mode, int], list[list[int]]] = {}
+        for mode, names in self.groups:
+            if all(name in instance.job_row for name in names):
+                rows = [instance.job_row[name] for name in names]
+                found.setdefault((mode, len(rows)), []).append(rows)
+        return [(mode, np.array(rows, dtype=np.int64)) for (mode, _), rows in found.items()]
 
     def prices(self, instance: Instance, alone: ColumnTable) -> Prices | None:
         """Return the prices of another round in its quanta, None where too little of it is known.
@@ -99,6 +124,7 @@ def write_state(path: Path, state: SolverState) -> None:
         "snapshot_sha256": state.snapshot_sha256,
         "gpu": state.gpu,
         "job": state.job,
+        "groups": [[mode.value, *names] for mode, names in state.groups],
     }
     write_atomic(path, json.dumps(data, allow_nan=False) + "\n")
 
@@ -115,7 +141,24 @@ def read_state(path: Path, previous: Plan) -> SolverState | None:
     if not ours or data.get("snapshot_sha256") != previous.snapshot_sha256:
         return None
     gpu, job = _prices(data.get("gpu")), _prices(data.get("job"))
-    return None if gpu is None or job is None else SolverState(previous.snapshot_sha256, gpu, job)
+    groups = _groups(data.get("groups"))
+    if gpu is None or job is None or groups is None:
+        return None
+    return SolverState(previous.snapshot_sha256, gpu, job, groups)
+
+
+def _groups(found: Any) -> Groups | None:
+    if not isinstance(found, list):
+        return None
+    modes = {mode.value: mode for mode in Mode}
+    out = []
+    for row in found:
+        if not isinstance(row, list) or not all(isinstance(name, str) for name in row):
+            return None
+        if len(set(row[1:])) != len(row) - 1 or not 2 < len(row) <= 1 + MAX_MEMBERS or row[0] not in modes:
+            return None
+        out.append((modes[row[0]], tuple(row[1:])))
+    return tuple(out)
 
 
 def _prices(found: Any) -> dict[str, float] | None:
