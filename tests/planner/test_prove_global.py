@@ -8,6 +8,7 @@ import pytest
 from ymir_opt.candidates import PoolLimits
 from ymir_opt.cli.synthetic import synthetic_snapshot
 from ymir_opt.domain.plan import GapScope, Plan
+from ymir_opt.domain.snapshot import JobState, Snapshot
 from ymir_opt.planner import pipeline, proving, solve
 from ymir_opt.planner.pipeline import plan_round
 from ymir_opt.planner.proving import asked_of
@@ -108,3 +109,28 @@ def test_at_the_prices_no_column_of_the_pool_pays(monkeypatch) -> None:
         reduced = new.cost - worth + asked.gpu[new.type] * new.gpus
         assert reduced[alone].min() >= -1e-6 * abs(floor)
         assert (asked.worth <= table.queued_cost + 1e-9).all()
+
+
+def with_twins(snapshot: Snapshot, copies: int) -> Snapshot:
+    """Return the snapshot with every waiting job so many times over."""
+    waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
+    twins = [job.model_copy(update={"id": f"{job.id}-{k}"}) for job in waiting for k in range(1, copies)]
+    return snapshot.model_copy(update={"jobs": (*snapshot.jobs, *twins)})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_jobs_are_looked_at_four_at_a_time(seed, monkeypatch) -> None:
+    snapshot = with_twins(synthetic_snapshot(6, 8, seed), 6)
+    full = plan_round(snapshot, gap=0.0, limits=EVERYTHING, alternatives=False)
+    assert full.solver.gap_scope is GapScope.GLOBAL
+    monkeypatch.setattr(pipeline, "FEW_SETS", 0)
+    plan = solve(snapshot, gap=0.0, prove_global=True, alternatives=False)
+    assert plan.solver.gap_scope is GapScope.GLOBAL
+    assert value(plan) == pytest.approx(value(full), rel=1e-9)
+
+
+def test_many_equal_jobs_are_no_burden() -> None:
+    snapshot = with_twins(synthetic_snapshot(8, 64, 1), 30)
+    plan = solve(snapshot, prove_global=True, alternatives=False)
+    assert plan.solver.gap_scope is GapScope.GLOBAL
+    assert int(plan.labels[pipeline.SETS_LABEL]) < 1_000_000

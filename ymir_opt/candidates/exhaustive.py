@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,8 @@ from ymir_opt.candidates.outside_joint import JointSearch
 from ymir_opt.candidates.outside_shared import SharedSearch
 from ymir_opt.candidates.prune import undominated
 from ymir_opt.candidates.rules import Rules
-from ymir_opt.domain.snapshot import Mode
-from ymir_opt.formulation.columns import ColumnTable, concatenate
+from ymir_opt.domain.snapshot import Job, JobState, Mode
+from ymir_opt.formulation.columns import MAX_MEMBERS, ColumnTable, concatenate
 from ymir_opt.formulation.evaluate import Evaluator
 from ymir_opt.formulation.rowwise import sum_of
 
@@ -23,7 +24,11 @@ __all__ = ["Exhaustive", "reduced_costs"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 BLOCK = 50_000
+_TOLD = {"id", "submitted_at_s", "labels", "hyperparameters_sha256"}
+"""Fields that no cost or rule depends on, importance apart."""
+_FIELDS = tuple(name for name in Job.model_fields if name not in _TOLD)
 
 
 class Exhaustive:
@@ -77,6 +82,33 @@ class Exhaustive:
                         tables.append(table.take(good))
         table = concatenate(tables)
         return table, reduced_costs(table, asked)
+
+    @cached_property
+    def alike(self) -> IntArray:
+        """Number of each job's class, int64[J]: waiting jobs that no figure and no rule tells apart are equal."""
+        instance, jobs = self.evaluator.instance, self.evaluator.jobs
+        named = {name for merge in instance.snapshot.rejected_merges for name in merge.jobs}
+        rows: dict[tuple[object, ...], int] = {}
+        out = []
+        for j, job in enumerate(instance.jobs):
+            same = job.state is JobState.PENDING and instance.running_of[j] < 0 and job.id not in named
+            figures = (float(jobs.importance[j]), float(jobs.weight[j]), bool(jobs.startable[j]))
+            rules = tuple(repr(getattr(job, name)) for name in _FIELDS) if same else (j,)
+            out.append(rows.setdefault((*figures, instance.tenant(j), *rules), len(rows)))
+        return np.array(out, dtype=np.int64)
+
+    def first_of_equals(self, worth: FloatArray) -> BoolArray:
+        """Return the jobs that are among the four of most worth of their class, bool[J].
+
+        A group with others of the class has a reduced cost no lower than with these in their place.
+        """
+        order = np.lexsort((-worth, self.alike))
+        ordered = self.alike[order]
+        first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)])
+        rank = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
+        out = np.zeros(len(order), dtype=np.bool_)
+        out[order[rank < MAX_MEMBERS]] = True
+        return out
 
     def fresh(self, pool: ColumnTable, found: ColumnTable) -> IntArray:
         """Return the rows of what was found that neither the pool nor anything else found dominates."""

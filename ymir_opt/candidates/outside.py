@@ -51,11 +51,18 @@ class Asked:
         Price of a GPU of each type.
     below : float
         Columns of a reduced cost below this are wanted.
+    among : bool[J] or None
+        Only groups of these jobs are looked for; None stands for all.
     """
 
     worth: FloatArray
     gpu: FloatArray
     below: float = 0.0
+    among: BoolArray | None = None
+
+    def open(self, rows: IntArray) -> BoolArray:
+        """Say which of these jobs are looked at."""
+        return np.ones(len(rows), dtype=np.bool_) if self.among is None else self.among[rows]
 
     def least(self, t: int, gpus: int) -> float:
         """Return what the gains of a group's members must exceed together."""

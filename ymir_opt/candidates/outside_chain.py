@@ -89,11 +89,11 @@ class _Family:
             self._prepare(budget)
         if len(self.rows) < 2:
             return
-        gains = Gains(self.evaluator, asked)
+        gains, seen = Gains(self.evaluator, asked), asked.open(self.rows)
         for t, (menu, allowed) in enumerate(self.expander._used):
             for c, g in enumerate(menu.tolist()):
                 budget.check()
-                use = np.flatnonzero(allowed[self.rows, c])
+                use = np.flatnonzero(allowed[self.rows, c] & seen)
                 if len(use) > 1:
                     yield from _At(self, gains, budget, t, g, use).wanted(asked.least(t, g))
 

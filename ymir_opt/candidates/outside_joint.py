@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ymir_opt.candidates.expand import Expander
 from ymir_opt.candidates.outside import Asked, Budget, Gains, Terms, Wanted
@@ -31,6 +32,8 @@ from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.evaluate import Evaluator
 
 __all__ = ["JointSearch"]
+
+BoolArray = NDArray[np.bool_]
 
 
 class JointSearch:
@@ -50,16 +53,16 @@ class JointSearch:
         gains = Gains(self.evaluator, asked)
         for family in self.families:
             family.prepare(budget)
+            seen = asked.open(family.rows)
             for t, menu in enumerate(self.expander.menu):
                 for g in menu.tolist():
-                    least = asked.least(t, g)
-                    yield from self._at(family, gains, budget, t, g, least)
+                    yield from self._at(family, seen, gains, budget, t, g, asked.least(t, g))
 
     def _at(
-        self, family: Family, gains: Gains, budget: Budget, t: int, g: int, least: float
+        self, family: Family, seen: BoolArray, gains: Gains, budget: Budget, t: int, g: int, least: float
     ) -> Iterator[Wanted]:
         jobs, rows = self.evaluator.jobs, family.rows
-        use = np.flatnonzero(self.expander._typed[rows, t] & (jobs.min[rows] <= g))
+        use = np.flatnonzero(seen & self.expander._typed[rows, t] & (jobs.min[rows] <= g))
         # four members hold at most the sum of their largest counts
         if len(use) < 2 or int(np.sort(jobs.max[rows[use]])[-4:].sum()) < g:
             return

@@ -30,7 +30,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-MOST_ASKED = 200_000
+MOST_ASKED = 20_000
 """Groups of signatures that a fitted model is asked about; beyond, its ratios bound nothing."""
 BLOCK = 400_000
 NEVER = -np.inf
@@ -64,11 +64,11 @@ class SharedSearch:
             return
         if self.near is None:
             self.near = self._prepare()
-        gains = Gains(self.evaluator, asked)
+        gains, seen = Gains(self.evaluator, asked), asked.open(self.able)
         for t, (menu, allowed) in enumerate(self.expander._used):
             for c, g in enumerate(menu.tolist()):
                 budget.check()
-                use = np.flatnonzero(allowed[self.able, c])
+                use = np.flatnonzero(allowed[self.able, c] & seen)
                 if len(use) > 1:
                     yield from self._at(gains, budget, t, g, use, asked.least(t, g))
 

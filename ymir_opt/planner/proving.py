@@ -52,8 +52,8 @@ KEPT = frozenset(
 PRICINGS, RELAXATIONS = 40, 400
 CUSHION = 0.1
 """Columns are remembered up to so many GPUs' price above what pays: the next prices are others."""
-MOST_SETS = 4_000_000_000
-MOST_WANTED = 20_000_000
+MOST_SETS = 3_000_000_000
+MOST_WANTED = 5_000_000
 MOST_JOIN = 100_000
 """So many columns join at once, those of the lowest reduced costs."""
 ATTEMPTS = 4
