@@ -85,7 +85,7 @@ class Exhaustive:
 
     @cached_property
     def alike(self) -> IntArray:
-        """Number of each job's class, int64[J]: waiting jobs that no figure and no rule tells apart are equal."""
+        """Class of each job, int64[J]: waiting jobs that no figure and no rule tells apart are equal."""
         instance, jobs = self.evaluator.instance, self.evaluator.jobs
         named = {name for merge in instance.snapshot.rejected_merges for name in merge.jobs}
         rows: dict[tuple[object, ...], int] = {}
