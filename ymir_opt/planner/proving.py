@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from ymir_opt.candidates import Pool
 from ymir_opt.candidates.exhaustive import Exhaustive, reduced_costs
 from ymir_opt.candidates.outside import Asked, Budget, LimitError
+from ymir_opt.domain.plan import StoppedBy
 from ymir_opt.domain.snapshot import Reclaim
 from ymir_opt.formulation.columns import ColumnTable, concatenate
 from ymir_opt.formulation.linear import LinearModel
@@ -126,6 +127,10 @@ def prove(
         state.run()
     except LimitError as limit:
         note = str(limit)
+        # the bound that is known is that of the columns that were solved over
+        state.pool, state.work = state.solved
+        if struck(deadline):
+            state.outcome = replace(state.outcome, stopped_by=StoppedBy.WALL_CLOCK)
     return Proven(state.pool, state.work, state.outcome, state.budget.sets, state.rounds, note)
 
 
@@ -146,13 +151,14 @@ class _State:
     ) -> None:
         self.pool, self.work, self.outcome, self.solve = pool, work, first, solve
         self.gap, self.incumbent, self.deadline = gap, incumbent, deadline
+        self.solved = pool, work
         self.rounds = 0
         self.exhaustive = Exhaustive(work.evaluator)
 
     def run(self) -> None:
         """Prove; raises `LimitError` where a limit is hit."""
         if self.outcome.bound is None:
-            raise LimitError("no bound over the pool")
+            raise LimitError("too little time" if struck(self.deadline) else "no bound over the pool")
         solved = not self._join(self.exhaustive.alone())
         margin = 0
         for _ in range(ATTEMPTS):
@@ -251,6 +257,7 @@ class _State:
         ):
             found = replace(found, selection=before.selection)
         self.outcome = found
+        self.solved = self.pool, self.work
 
 
 def asked_of(
