@@ -45,23 +45,28 @@ def test_answers_come_in_order_and_are_remembered():
 
 def test_a_task_beside_is_done_once_elsewhere():
     before = children()
-    result = beside(os.getpid, cores=2)
-    assert result() != os.getpid()
+    with beside(os.getpid, cores=2) as result:
+        assert result() != os.getpid()
     assert children() == before
 
 
+def done(task, cores=None):
+    with beside(task, cores) as result:
+        return result()
+
+
 def test_a_task_stays_here_on_one_core_and_beside_threads(monkeypatch):
-    assert beside(os.getpid, cores=1)() == os.getpid()
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
+    assert done(os.getpid, cores=1) == os.getpid()
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
     thread.start()
     try:
-        assert beside(os.getpid, cores=2)() == os.getpid()
+        assert done(os.getpid, cores=2) == os.getpid()
     finally:
-        done.set()
+        over.set()
         thread.join()
     monkeypatch.setattr(forked, "cores_at_hand", lambda: 1)
-    assert beside(os.getpid)() == os.getpid()
+    assert done(os.getpid) == os.getpid()
 
 
 def test_without_room_for_a_process_it_is_done_here(monkeypatch):
@@ -69,7 +74,7 @@ def test_without_room_for_a_process_it_is_done_here(monkeypatch):
         raise OSError("no room")
 
     monkeypatch.setattr(os, "fork", refuse)
-    assert beside(lambda: 3, cores=2)() == 3
+    assert done(lambda: 3, cores=2) == 3
 
 
 def test_a_task_that_dies_or_fails_is_done_here():
@@ -84,9 +89,9 @@ def test_a_task_that_dies_or_fails_is_done_here():
         raise ValueError("broken")
 
     before = children()
-    assert beside(killed, cores=2)() == 7
+    assert done(killed, cores=2) == 7
     with pytest.raises(ValueError, match="broken"):
-        beside(broken, cores=2)()
+        done(broken, cores=2)
     assert children() == before
 
 
@@ -95,3 +100,10 @@ def test_an_unwanted_process_ends_with_its_owner():
     process.ask(None)
     process.end()
     assert process.pid not in children()
+
+
+def test_a_result_that_nobody_asks_for_is_given_up():
+    before = children()
+    with beside(lambda: threading.Event().wait(), cores=2):
+        assert children() != before
+    assert children() == before

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from typing import Any, Generic, TypeVar
 
@@ -83,34 +83,44 @@ class Forked(Generic[Q, A]):
         os.waitpid(self.pid, 0)
 
 
-def beside(task: Callable[[], A], cores: int | None = None) -> Callable[[], A]:
-    """Begin a task beside this process, if that is possible; return a function that gives its result.
+@contextmanager
+def beside(task: Callable[[], A], cores: int | None = None) -> Iterator[Callable[[], A]]:
+    """Begin a task beside this process, if that is possible; give a function that returns its result.
+
+    What is not asked for by the end of the context is given up.
 
     Parameters
     ----------
     task : callable
-        Pure: it may be done here instead.
+        Pure: it may be done here instead, when it is asked for.
     cores : int, optional
-        By default those at hand; with 1 the task is done when its result is asked for.
+        By default those at hand; with 1 the task is done here.
     """
-    if not may_fork() or (cores_at_hand() if cores is None else cores) < 2:
-        return task
-    try:
-        process: Forked[None, A] = Forked(lambda _: task())
-    except OSError:
-        return task
+    process = _begun(task) if (cores_at_hand() if cores is None else cores) > 1 and may_fork() else None
+    if process is None:
+        yield task
+        return
 
     def result() -> A:
         try:
             return process.answer()
         except (EOFError, OSError):
             return task()
-        finally:
-            process.end()
 
+    try:
+        yield result
+    finally:
+        process.end()
+
+
+def _begun(task: Callable[[], A]) -> Forked[None, A] | None:
+    try:
+        process: Forked[None, A] = Forked(lambda _: task())
+    except OSError:
+        return None
     try:
         process.ask(None)
     except OSError:
         process.end()
-        return task
-    return result
+        return None
+    return process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 
 import numpy as np
@@ -206,6 +207,12 @@ def _predictions(work: Round, selection: Selection, i: int, members: list[int]) 
     return out
 
 
+@cache
+def own_version() -> str:
+    """Return the version of this package; reading it takes a while."""
+    return version("ymir-opt")
+
+
 def _planner(work: Round, proof: Proof) -> PlannerInfo:
     predictor = work.evaluator.estimates.predictor
     estimates = EstimatesInfo(
@@ -216,7 +223,7 @@ def _planner(work: Round, proof: Proof) -> PlannerInfo:
             name=predictor.name, version=predictor.version, sha256=getattr(predictor, "sha256", None)
         )
     return PlannerInfo(
-        version=version("ymir-opt"),
+        version=own_version(),
         policy=proof.policy,
         seed=proof.seed,
         objective=ObjectiveInfo(

@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ymir_opt.candidates import PoolLimits
 from ymir_opt.candidates.prices import Prices, dual_prices, row_guess
 from ymir_opt.domain.documents import snapshot_sha256
 from ymir_opt.domain.errors import InputError, NotFoundError, SolverError
+from ymir_opt.domain.forked import beside
 from ymir_opt.domain.outcome import outcome
 from ymir_opt.domain.plan import Plan, StoppedBy
 from ymir_opt.domain.snapshot import Snapshot
@@ -24,7 +26,7 @@ from ymir_opt.formulation.instance import Instance
 from ymir_opt.formulation.model import RoundModel
 from ymir_opt.formulation.parameters import Parameters
 from ymir_opt.formulation.quota import QuotaTable
-from ymir_opt.planner.assemble import Proof, assemble
+from ymir_opt.planner.assemble import Proof, assemble, own_version
 from ymir_opt.planner.carry import OUTCOME_LABEL, carried, resumed
 from ymir_opt.planner.pooling import HEURISTICS, make_pool, struck
 from ymir_opt.planner.profiling import reserve
@@ -57,6 +59,8 @@ LEAST_GAIN = 1e-6
 SETS_LABEL, ROUNDS_LABEL = "global_sets", "global_pricings"
 # deterministic budget, about seconds of one core; the wall-clock guard comes on top
 DEFAULT_WORK = 60.0
+# from so many jobs on a plan is verified and its outcome hashed side by side
+BESIDE_FROM = 500
 # up to so many sets of a mode it is quicker to evaluate all than to prove that most do not pay
 FEW_SETS = 2000
 # placing, telling and verifying a plan takes at most so many times as long as reading its snapshot
@@ -175,10 +179,10 @@ def plan_round(
     prove: bool = False,
 ) -> Plan:
     """Plan one round with every parameter in the open; see `solve`."""
+    deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
+    name = registry.auto_name(len(snapshot.jobs)) if backend == "auto" else backend
+    _load(name)
     began = time.perf_counter()
-    deadline = None if time_limit_s is None else began + time_limit_s
-    if backend not in ("auto", *HEURISTICS):
-        registry.get(backend)
     evaluator = Evaluator(
         Instance.of(snapshot),
         Estimates(snapshot, estimates, measured_only=measured_only),
@@ -203,7 +207,6 @@ def plan_round(
         cores=cores,
     )
     fallback = carried(work, fill_idle=not continued)
-    name = registry.auto_name(len(snapshot.jobs)) if backend == "auto" else backend
     if name != "greedy" and struck(deadline):
         answer = Outcome(None, None, StoppedBy.WALL_CLOCK)
     else:
@@ -248,19 +251,34 @@ def plan_round(
         return assemble(snapshot, digest, work, pool, reservation, selection, proof)
 
     plan = finished(best)
-    if checked:
-        plan = _verified(snapshot, plan, evaluator, lambda: finished(fallback))
-    if answer.bound is not None and plan.solver.bound is None:
-        plan = plan.model_copy(
-            update={
-                "labels": {"note": "the solver's bound was above this plan and is left out", **plan.labels}
-            }
-        )
+    side = 1 if len(snapshot.jobs) < BESIDE_FROM else cores
+    with beside(lambda: _after(snapshot, plan), side) as told:
+        good = _verified(snapshot, plan, evaluator, lambda: finished(fallback)) if checked else plan
+        after = told() if good is plan else _after(snapshot, good)
+    labels = {**good.labels, OUTCOME_LABEL: after}
+    if answer.bound is not None and good.solver.bound is None:
+        labels = {"note": "the solver's bound was above this plan and is left out", **labels}
     if prove or (limits is not None and limits.exhaustive_below > len(snapshot.jobs)):
-        plan = plan.model_copy(update={"labels": {**plan.labels, **_told(pool, found)}})
-    after = snapshot_sha256(outcome(snapshot, plan, compare_hash=False))
-    solver = plan.solver.model_copy(update={"wall_s": time.perf_counter() - began})
-    return plan.model_copy(update={"solver": solver, "labels": {**plan.labels, OUTCOME_LABEL: after}})
+        labels |= _told(pool, found)
+    solver = good.solver.model_copy(update={"wall_s": time.perf_counter() - began})
+    return good.model_copy(update={"solver": solver, "labels": labels})
+
+
+def _load(name: str) -> None:
+    """Import what is needed only now: planning is timed without imports."""
+    import numpy.ma  # noqa: F401  (loaded by the first np.unique)
+
+    import ymir_opt.verify  # noqa: F401
+
+    if name not in HEURISTICS:
+        for module in registry.get(name).capabilities.imports:
+            import_module(module)
+    own_version()
+
+
+def _after(snapshot: Snapshot, plan: Plan) -> str:
+    """Return the hash of the snapshot in which a plan has been carried out."""
+    return snapshot_sha256(outcome(snapshot, plan, compare_hash=False))
 
 
 def _search(
