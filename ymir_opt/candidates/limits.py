@@ -81,14 +81,14 @@ class PoolLimits:
         """
         if jobs <= 100:
             return cls(passes=1)
-        wide = cls(pairs_per_job=8, partners_per_job=4, grown_per_job=4, counts_per_set=4, passes=2)
+        shards = 1 if jobs < 200 else 2 if jobs < 5000 else 4
+        wide = cls(
+            pairs_per_job=8, partners_per_job=4, grown_per_job=4, counts_per_set=4, passes=2, shards=shards
+        )
         if jobs <= 400:
             return wide
-        shards = 1 if jobs < 600 else 2 if jobs < 5000 else 4
         if jobs <= 2000:
-            return replace(
-                wide, pairs_per_job=6, partners_per_job=3, grown_per_job=3, counts_per_set=3, shards=shards
-            )
+            return replace(wide, pairs_per_job=6, partners_per_job=3, grown_per_job=3, counts_per_set=3)
         return replace(
             wide,
             all_pairs_to=20_000,
@@ -97,5 +97,4 @@ class PoolLimits:
             partners_per_job=2,
             grown_per_job=2,
             counts_per_set=3,
-            shards=shards,
         )

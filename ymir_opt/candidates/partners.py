@@ -55,12 +55,11 @@ class PairFinder:
             return np.zeros((0, 2), dtype=np.int64)
         kind = self._class(mode)
         possible = self._possible(mode)
-        links = [
-            (a, b)
-            for a in range(len(classes))
-            for b in (range(len(classes)) if mode is Mode.SEQUENCE else range(a, len(classes)))
-            if possible[kind[classes[a][0]], kind[classes[b][0]]]
-        ]
+        kinds = kind[[c[0] for c in classes]]
+        linked = possible[np.ix_(kinds, kinds)]
+        if mode is not Mode.SEQUENCE:
+            linked = np.triu(linked)
+        links = [(a, b) for a, b in np.argwhere(linked).tolist()]
         sizes = [len(c) for c in classes]
         total = sum(
             sizes[a] * sizes[b] // (2 if a == b and mode is not Mode.SEQUENCE else 1) for a, b in links

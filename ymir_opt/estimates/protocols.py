@@ -7,6 +7,7 @@ the core never guesses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -101,8 +102,6 @@ class Predictor(Protocol):
 
 def benefit_probability(ratio: float, low: float, high: float) -> float:
     """Return P(true ratio < 1) of a log-normal with these 80 % limits (0 or 1 without an interval)."""
-    import math
-
     if low >= high or low <= 0:
         return 1.0 if ratio < 1 else 0.0
     sigma = (math.log(high) - math.log(low)) / (2 * Z80)

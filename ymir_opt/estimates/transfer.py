@@ -30,6 +30,8 @@ class TransferTable:
     ) -> None:
         self._predictor = predictor
         self._pair_rule = pair_rule
+        # fitted models know the rule's error in work ratios; the constant is that of published losses
+        self._rule_error: float = getattr(predictor, "rule_spread", None) or JOINT_RULE_LOG_SD
         self._warm: dict[tuple[str, str, str], TransferRow] = {}
         self._joint: dict[tuple[str, tuple[str, ...], str], TransferRow] = {}
         for row in rows:
@@ -95,9 +97,7 @@ class TransferTable:
             known.append(logs)
         log_ratio = sum(log for log, _ in known) / len(known)
         spread = [half for _, half in known]
-        # fitted models know the rule's error in work ratios; the constant is that of published losses
-        error = getattr(self._predictor, "rule_spread", None) or JOINT_RULE_LOG_SD
-        half = math.sqrt(sum(s * s for s in spread) / len(spread) + (Z80 * error) ** 2)
+        half = math.sqrt(sum(s * s for s in spread) / len(spread) + (Z80 * self._rule_error) ** 2)
         ratio, low, high = math.exp(log_ratio), math.exp(log_ratio - half), math.exp(log_ratio + half)
         return WorkRatio(ratio, low, high, benefit_probability(ratio, low, high), True)
 

@@ -227,21 +227,25 @@ class WorkModel:
 
     def _joint_row(self, row: tuple[int, ...]) -> Sequence[float]:
         """Return the figures of one tuple of tasks (-1 pads), [5, K] one after the other."""
-        out = np.full((5, len(row)), np.nan)
+        width = len(row)
+        figures = [np.nan] * (5 * width)
         # jobs without a task pad like absent members, but make the group unknown below
-        names = [task for task in row if task >= 0]
+        tasks = [self.tasks[task] for task in row if task >= 0]
+        names = [name for _, name in tasks]
+        if len(names) < 2 or any(fm != tasks[0][0] for fm, _ in tasks):
+            return figures
+        known: dict[str, WorkRatio | None] = {}
         for k, target in enumerate(row):
             if target < 0:
                 continue
             fm, name = self.tasks[target]
-            others = list(names)
-            others.remove(target)
-            if any(self.tasks[other][0] != fm for other in others) or not others:
-                continue
-            found = self.jobs.estimates.transfer.joint(fm, [self.tasks[o][1] for o in others], name)
+            if name not in known:
+                at = names.index(name)
+                known[name] = self.jobs.estimates.transfer.joint(fm, [*names[:at], *names[at + 1 :]], name)
+            found = known[name]
             if found is not None:
-                out[:, k] = (found.ratio, found.low, found.high, found.p_benefit, found.predicted)
-        figures: list[float] = out.reshape(-1).tolist()
+                of = (found.ratio, found.low, found.high, found.p_benefit, float(found.predicted))
+                figures[k::width] = of
         return figures
 
 

@@ -60,7 +60,7 @@ SETS_LABEL, ROUNDS_LABEL = "global_sets", "global_pricings"
 # deterministic budget, about seconds of one core; the wall-clock guard comes on top
 DEFAULT_WORK = 60.0
 # from so many jobs on a plan is verified and its outcome hashed side by side
-BESIDE_FROM = 500
+BESIDE_FROM = 200
 # up to so many sets of a mode it is quicker to evaluate all than to prove that most do not pay
 FEW_SETS = 2000
 # placing, telling and verifying a plan takes at most so many times as long as reading its snapshot
