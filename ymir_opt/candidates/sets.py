@@ -95,7 +95,7 @@ class SetFinder:
         out = [self._expand(mode, pairs[kept], least)]
         partners = self._partners(mode, pairs, value)
         grown = pairs[self._best(pairs, value, self.limits.grown_per_job, -np.inf, count=False)]
-        for _ in range(3, self.limits.max_members + 1):
+        for _ in range(3, self._most_members(mode) + 1):
             if self.stop():
                 break
             wider = self._grow(mode, grown, partners)
@@ -108,6 +108,14 @@ class SetFinder:
                 break
             out.append(self._expand(mode, wider[kept], least))
         return out
+
+    def _most_members(self, mode: Mode) -> int:
+        """Return how many members a group may have: speeds together are known from rows (or a predictor)."""
+        estimates = self.evaluator.estimates
+        if mode not in (Mode.GPU_SHARE, Mode.COLOCATE) or estimates.predictor is not None:
+            return self.limits.max_members
+        known = (len(members) for row, members in estimates.colocation.rows if row.mode is mode)
+        return min(self.limits.max_members, max(known, default=0))
 
     def _expand(self, mode: Mode, sets: IntArray, least: float) -> ColumnTable:
         """Return the columns of the sets, the best counts of each."""
