@@ -172,10 +172,15 @@ class Expander:
             out.append((-1, *cache[key]))
         return tuple(out)
 
+    @cached_property
+    def _any_start(self) -> bool:
+        """Some job may start from a completed adapter."""
+        return any(len(options) > 1 for options in self.start_options)
+
     def _with_starts(self, mode: Mode, sets: IntArray) -> tuple[IntArray, IntArray]:
         """Return sets and starts [M', K], one row for every combination of starts."""
         options = self.start_options
-        if all(len(o) == 1 for o in options):
+        if not self._any_start:
             return sets, np.full(sets.shape, -1, dtype=np.int64)
         width = sets.shape[1]
         shared = mode is not Mode.SOLO

@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 GRID = 96
-BLOCK = 2_000_000
+BLOCK = 400_000
 
 
 class ChainSearch:

@@ -180,7 +180,7 @@ class Groups:
         begin = 0
         while begin < len(row):
             taken = ends[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, taken + 4 * BLOCK, side="right")))
+            end = max(begin + 1, int(np.searchsorted(ends, taken + 2 * BLOCK, side="right")))
             one = np.repeat(place[begin:end], later[begin:end])
             if len(one):
                 self.budget.look(len(one))

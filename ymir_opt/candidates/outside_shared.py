@@ -180,11 +180,10 @@ def _grown(
     after = np.full((count, count + 1), NEVER)
     after[:, :count] = np.maximum.accumulate(bound.T[:, ::-1], axis=1)[:, ::-1]
     follow = np.triu(near, 1)
-    sets = np.argwhere(follow)
-    budget.look(len(sets))
-    pending = [sets]
-    while pending:
-        some = pending.pop()
+    step = max(1, BLOCK // max(1, count))
+
+    def grown(some: IntArray) -> Iterator[IntArray]:
+        budget.look(len(some))
         size = some.shape[1]
         each = np.full(some.shape, np.inf)
         for a in range(size):
@@ -195,18 +194,17 @@ def _grown(
         if (value > least).any():
             yield some[value > least]
         if size >= largest:
-            continue
+            return
         last = some[:, -1] + 1
         rest = np.min([after[some[:, k], last] for k in range(size)], axis=0)
-        good = value + rest + (largest - size - 1) * np.maximum(rest, 0.0) > least
-        some = some[good]
-        step = max(1, BLOCK // max(1, count))
+        some = some[value + rest + (largest - size - 1) * np.maximum(rest, 0.0) > least]
         for begin in range(0, len(some), step):
             block = some[begin : begin + step]
             fits = follow[block[:, 0]].copy()
             for k in range(1, size):
                 fits &= follow[block[:, k]]
             row, added = np.nonzero(fits)
-            budget.look(len(row))
             if len(row):
-                pending.append(np.column_stack([block[row], added]))
+                yield from grown(np.column_stack([block[row], added]))
+
+    yield from grown(np.argwhere(follow))

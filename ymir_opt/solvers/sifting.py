@@ -28,6 +28,8 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 COLUMNS_PER_ROW = 2
 GUESSED_PER_ROW = 4
+FEW_PER_ROW = 8
+"""So many columns a row, of the smallest reduced costs, are looked at row by row."""
 ROUNDS = 200
 TOLERANCE = 1e-7
 """HiGHS's own tolerance on reduced costs, in scaled costs."""
@@ -200,6 +202,9 @@ class Master:
             if len(among) <= count:
                 return among
             return among[np.argpartition(reduced[among], count - 1)[:count]]
+        most = FEW_PER_ROW * self.model.rows
+        if len(among) > most:
+            among = among[np.sort(np.argpartition(reduced[among], most - 1)[:most])]
         entry, begin = self.columns.entries(among)
         row = self.columns.row[entry]
         which = np.repeat(np.arange(len(among)), np.diff(begin))
