@@ -12,11 +12,14 @@ solver tells on the way is written down, and the peers' deterministic work limit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import re
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,10 +53,9 @@ _CBC_BOUND = re.compile(r"^Cbc0010I After .* best possible (\S+) \((\S+) seconds
 class Trace:
     """Writes events with the CPU time, children included, since planning began."""
 
-    def __init__(self, stream: TextIO | None, parts: int = 1, budget_s: float = math.inf) -> None:
+    def __init__(self, stream: TextIO | None, parts: int = 1) -> None:
         self.stream = stream
         self.parts = parts
-        self.budget_s = budget_s
         self.part = -1
         self.quantum = self.queue_all = self.began = 0.0
         self.attempt = 0
@@ -142,8 +144,34 @@ class WholeHighs:
         return solve_whole(model, None, limits, seed, progress)
 
 
+class Terminal:
+    """A terminal that keeps what is written to it; of what CBC writes to a file a kill loses the end."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = os.openpty()
+        self.name = os.ttyname(self.slave)
+        self.pieces: list[bytes] = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        # a terminal that nobody holds open any more gives an error, or nothing
+        with contextlib.suppress(OSError):
+            while piece := os.read(self.master, 1 << 16):
+                self.pieces.append(piece)
+
+    def end(self) -> str:
+        os.close(self.slave)
+        self.reader.join()
+        os.close(self.master)
+        return b"".join(self.pieces).decode(errors="replace").replace("\r\n", "\n")
+
+
 def _cbc_tells(trace: Trace, model: LinearModel) -> None:
-    """Give CBC what is left of the CPU time, and read from its log what it found when."""
+    """Read from CBC's log what it found when.
+
+    Its own limit is not used: it counts wall clock in the root relaxation, whatever its mode of time is.
+    """
     import pulp
 
     class Cbc(_command(pulp)):  # type: ignore[misc]
@@ -154,16 +182,18 @@ def _cbc_tells(trace: Trace, model: LinearModel) -> None:
         def getOptions(self) -> list[str]:  # noqa: N802 -- PuLP's name
             # asked for once the model is written, just before CBC starts
             self.began = trace.cpu_s()
-            left = max(trace.budget_s - self.began, 0.01)
             options: list[str] = super().getOptions()
-            return [*options, f"sec {left:.3f}"] if math.isfinite(left) else options
+            return options
 
         def solve_CBC(self, lp: Any, use_mps: bool = True) -> Any:  # noqa: N802 -- PuLP's name
+            log, terminal = Path(self.optionsDict["logPath"]), Terminal()
+            self.optionsDict["logPath"] = terminal.name
             try:
                 return super().solve_CBC(lp, use_mps)
             finally:
-                log = Path(self.optionsDict["logPath"]).read_text(encoding="utf-8", errors="replace")
-                for when, objective, bound in cbc_log(log):
+                text = terminal.end()
+                log.write_text(text, encoding="utf-8")
+                for when, objective, bound in cbc_log(text):
                     points = [None if v is None else v + model.offset for v in (objective, bound)]
                     trace.known(points[0], points[1], self.began + when)
 
@@ -317,7 +347,7 @@ def main() -> None:
         whole = math.ceil(time.process_time() + options.budget)
         resource.setrlimit(resource.RLIMIT_CPU, (whole, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     with options.events.open("w", encoding="utf-8") as stream:
-        trace = Trace(stream, budget_s=options.budget)
+        trace = Trace(stream)
         try:
             METHODS[options.method](trace, snapshot)
         except YmirError as error:

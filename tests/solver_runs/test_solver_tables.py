@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from run_rows import (
 from solver_peers import budget_s, rounds, told
 from solver_plots import exponent
 from solver_tables import BEGIN, END, filled, main, ours_table, peers_table, relative, tables, verdict
-from traced_solve import cbc_log
+from traced_solve import Terminal, cbc_log
 
 MACHINE = {
     "processor": "a processor",
@@ -233,6 +234,14 @@ Cbc0012I Integer solution of -3e2 found by DiveCoefficient after 300 iterations 
 Cbc0010I After 0 nodes, 1 on tree, 1e+50 best solution, best possible -1.7976931e+308 (0.10 seconds)
 """
     assert cbc_log(log) == [(1.1, None, 571.2), (1.42, 580.5, None), (1.9, -300.0, None)]
+
+
+def test_what_a_killed_program_wrote_to_the_terminal_is_kept() -> None:
+    terminal = Terminal()
+    code = "import os; print('found'); print('more'); os.kill(os.getpid(), 9)"
+    with open(terminal.name, "w") as stream:
+        subprocess.run([sys.executable, "-c", code], stdout=stream, check=False)
+    assert terminal.end() == "found\nmore\n"
 
 
 def test_what_stands_between_the_marks_is_replaced() -> None:
