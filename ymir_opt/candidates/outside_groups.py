@@ -16,7 +16,8 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-BLOCK = 400_000
+BLOCK, CHUNK = 400_000, 16_000
+"""Sets bounded, and evaluated, at once: what is evaluated should stay in the cache."""
 
 
 class Groups:
@@ -161,8 +162,8 @@ class Groups:
             return
         gain = np.concatenate(
             [
-                self._gains_of(sets[begin : begin + BLOCK], partial=True)
-                for begin in range(0, len(sets), BLOCK)
+                self._gains_of(sets[begin : begin + CHUNK], partial=True)
+                for begin in range(0, len(sets), CHUNK)
             ]
         )
         for _ in range(2):
@@ -208,8 +209,8 @@ class Groups:
     def _value(self, sets: IntArray) -> FloatArray:
         """Return what the members of whole groups gain together."""
         out = np.empty(len(sets))
-        for begin in range(0, len(sets), BLOCK):
-            out[begin : begin + BLOCK] = self._gains_of(sets[begin : begin + BLOCK], partial=False).sum(
+        for begin in range(0, len(sets), CHUNK):
+            out[begin : begin + CHUNK] = self._gains_of(sets[begin : begin + CHUNK], partial=False).sum(
                 axis=1
             )
         return out
