@@ -2,7 +2,8 @@
 
 Run ``python solver_runs/prove_global.py [--sizes AxB,...] [-o FILE]``. Each run is a fresh process of
 ``ymir-plan solve`` on the synthetic snapshot of that size, once without and once with ``--prove-global``;
-rows are appended as they come.
+rows are appended as they come. With ``--titan`` the rounds of `solver_peers` from published workloads follow
+(shared data).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 
 from machine import describe
 
-from ymir_opt.cli.synthetic import synthetic_snapshot
-from ymir_opt.domain.documents import dump_json, parse_plan
+from solver_peers import TITAN, write_instance
+
+from ymir_opt.domain.documents import parse_plan
 
 SIZES = "100x32,200x128,300x240,1000x240,1000x1024"
 PER_MIB = 1 << 20 if sys.platform == "darwin" else 1 << 10
@@ -49,19 +51,18 @@ def one_run(source: Path, target: Path, options: list[str]) -> dict[str, Any]:
     }
 
 
-def measure(size: str, seed: int) -> dict[str, Any]:
-    """Measure one size without and with the proof."""
-    jobs, gpus = (int(part) for part in size.split("x"))
+def measure(name: str) -> dict[str, Any] | None:
+    """Measure one round without and with the proof; None where its data are absent."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "snapshot.json", Path(folder) / "plan.json"
-        source.write_text(dump_json(synthetic_snapshot(jobs, gpus, seed)))
+        if not write_instance(name, source):
+            return None
         machine = describe()
         pool = one_run(source, target, [])
         proven = one_run(source, target, ["--prove-global"])
     return {
         "benchmark": "prove_global",
-        "size": size,
-        "seed": seed,
+        "instance": name,
         "pool": pool,
         "global": proven,
         "machine": machine,
@@ -72,16 +73,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--titan", action="store_true", help="rounds from Titan's traces too (shared data)")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    for size in options.sizes.split(","):
-        for seed in range(options.seeds):
-            line = json.dumps(measure(size, seed)) + "\n"
-            if options.output is None:
-                print(line, end="", flush=True)
-            else:
-                with options.output.open("a") as stream:
-                    stream.write(line)
+    names = [
+        f"{size}/{seed}" for size in filter(None, options.sizes.split(",")) for seed in range(options.seeds)
+    ]
+    names += [f"titan/{trace}@{at}" for trace, at, _ in TITAN] if options.titan else []
+    for name in names:
+        row = measure(name)
+        if row is None:
+            continue
+        line = json.dumps(row) + "\n"
+        if options.output is None:
+            print(line, end="", flush=True)
+        else:
+            with options.output.open("a") as stream:
+                stream.write(line)
 
 
 if __name__ == "__main__":

@@ -146,3 +146,12 @@ def test_what_a_limit_leaves_is_of_one_pool(monkeypatch) -> None:
     assert "more than 1 pricings" in plan.labels["note"]
     assert plan.solver.candidates.columns == before.solver.candidates.columns
     assert value(plan) == value(before)
+
+
+def test_who_starts_no_groups_proves_among_single_jobs() -> None:
+    snapshot = synthetic_snapshot(60, 64, 2)
+    plan = solve(snapshot, policy="ymir-no-merge", prove_global=True, alternatives=False)
+    assert plan.solver.gap_scope is GapScope.GLOBAL
+    assert all(len(group.jobs) == 1 for group in plan.groups)
+    hasty = solve(snapshot, policy="ymir-no-merge", prove_global=True, time_limit_s=1e-3, alternatives=False)
+    assert all(len(group.jobs) == 1 for group in hasty.groups)

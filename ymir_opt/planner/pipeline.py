@@ -212,7 +212,7 @@ def plan_round(
     else:
         answer = _search(work, name, gap, fallback, deadline, seed, pool.prices)
     found: Proven | None = None
-    if prove and not pool.exhaustive and name not in HEURISTICS:
+    if prove and merge and not pool.exhaustive and name not in HEURISTICS:
         from ymir_opt.planner.proving import prove as proved
 
         found = proved(
