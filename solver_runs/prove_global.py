@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from machine import describe
-
 from solver_peers import TITAN, write_instance
 
 from ymir_opt.domain.documents import parse_plan
