@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import tempfile
 import threading
+import time
 
 import pytest
 
 from ymir_opt.domain import forked
-from ymir_opt.domain.forked import Forked, beside
+from ymir_opt.domain.forked import Forked, beside, run_until
 
 
 def children() -> set[int]:
@@ -107,3 +110,48 @@ def test_a_result_that_nobody_asks_for_is_given_up():
     with beside(lambda: threading.Event().wait(), cores=2):
         assert children() != before
     assert children() == before
+
+
+def soon(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+def test_a_run_gives_its_exit_code(tmp_path, capfd):
+    def task() -> int:
+        os.write(1, b"nobody sees this")
+        with tempfile.NamedTemporaryFile(delete=False) as stream:
+            stream.write(b"here")
+        return 5
+
+    assert run_until(task, soon(30), str(tmp_path)) == 5
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"here"]
+    assert run_until(lambda: os.kill(os.getpid(), signal.SIGTERM), soon(30), str(tmp_path)) == -signal.SIGTERM
+    assert run_until(lambda: 1 // 0, soon(30), str(tmp_path)) == 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_is_killed_with_what_it_started(tmp_path):
+    before = children()
+
+    def task() -> int:
+        started = subprocess.Popen(["sleep", "600"])
+        (tmp_path / "pid").write_text(str(started.pid))
+        return started.wait()
+
+    assert run_until(task, soon(1.0), str(tmp_path)) is None
+    assert children() == before
+    started = int((tmp_path / "pid").read_text())
+    wait_for(lambda: parent_of(str(started)) == -1 or state_of(started) == "Z")
+
+
+def state_of(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as stream:
+        return stream.read().rpartition(")")[2].split()[0]
+
+
+def wait_for(condition) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come about")

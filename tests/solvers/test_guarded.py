@@ -22,9 +22,16 @@ GUARD_S = 3.0
 """Enough to start the child on a loaded machine; the backends below would take ten minutes."""
 
 
+@pytest.fixture(autouse=True, params=["forked", "spawned"])
+def _child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "spawned":
+        monkeypatch.setattr("ymir_opt.solvers.guarded.may_fork", lambda: False)
+
+
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Forked", "beside", "cores_at_hand", "may_fork"]
+__all__ = ["Forked", "beside", "cores_at_hand", "may_fork", "run_until"]
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -124,3 +126,58 @@ def _begun(task: Callable[[], A]) -> Forked[None, A] | None:
         process.end()
         return None
     return process
+
+
+def run_until(task: Callable[[], int], deadline: float, scratch: str) -> int | None:
+    """Run a task in a forked process of its own session; kill it and what it started at the deadline.
+
+    Parameters
+    ----------
+    task : callable
+        Returns an exit code. Its standard streams are closed to it.
+    deadline : float
+        Of ``time.monotonic()``.
+    scratch : str
+        Folder for its temporary files.
+
+    Returns
+    -------
+    int or None
+        The exit code, negative for a signal; None where the deadline struck.
+
+    Raises
+    ------
+    OSError
+        There is no room for another process.
+    """
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(null, stream)
+            os.environ.update(dict.fromkeys(("TMPDIR", "TEMP", "TMP"), scratch))
+            tempfile.tempdir = None
+            code = task()
+        finally:
+            os._exit(code)
+    pause = 0.0005
+    try:
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                pid = 0
+                return os.waitstatus_to_exitcode(status)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            pause = min(2 * pause, left, 0.01)
+            time.sleep(pause)
+    finally:
+        if pid:
+            for kill in (os.killpg, os.kill):  # before its own session began there is no group
+                with suppress(ProcessLookupError, PermissionError):
+                    kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

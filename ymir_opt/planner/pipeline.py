@@ -63,8 +63,8 @@ DEFAULT_WORK = 60.0
 BESIDE_FROM = 200
 # up to so many sets of a mode it is quicker to evaluate all than to prove that most do not pay
 FEW_SETS = 2000
-# placing, telling and verifying a plan takes at most so many times as long as reading its snapshot
-CLOSING = 4.0
+# filling, placing, telling and verifying a plan takes about so many times as long as stating its round
+CLOSING = 8.0
 OWN_POLICIES = {"ymir": True, "ymir-no-merge": False}
 
 
@@ -189,11 +189,11 @@ def plan_round(
         parameters or Parameters(),
     )
     quotas = QuotaTable(evaluator.instance)
+    if deadline is not None:
+        # what is left to do at the end takes its time too, on any machine in proportion to the beginning
+        deadline -= CLOSING * (time.perf_counter() - began)
     digest = snapshot_sha256(snapshot)
     continued = resumed(previous, digest)
-    if deadline is not None:
-        # what is left to do at the end takes its time too, on any machine as long as the beginning took
-        deadline -= CLOSING * (time.perf_counter() - began)
     reservation = reserve(evaluator, quotas, previous, only_earlier=continued)
     pool, work = make_pool(
         evaluator,

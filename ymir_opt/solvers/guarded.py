@@ -14,14 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.domain.errors import SolverError
+from ymir_opt.domain.forked import may_fork, run_until
 from ymir_opt.formulation.linear import LinearModel
-from ymir_opt.solvers import exchange
+from ymir_opt.solvers import child, exchange
 from ymir_opt.solvers.base import (
     UNLIMITED,
     Limits,
@@ -97,12 +99,18 @@ def solve_guarded(
 
 
 def _run(folder: Path, deadline: float) -> int | None:
-    """Run the child; returns its exit code, None where the deadline killed it."""
+    """Run the child; returns its exit code, None where the deadline killed it.
+
+    A fork begins at once, where a new interpreter first has to import everything again.
+    """
+    # what the solver leaves behind lies in the folder, which vanishes
     scratch = folder / "scratch"
     scratch.mkdir()
-    # what the solver leaves behind lies in the folder, which vanishes
+    if may_fork():
+        with contextlib.suppress(OSError):
+            return run_until(partial(child.main, folder), deadline, str(scratch))
     environment = {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
-    child = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "ymir_opt.solvers.child", str(folder)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -111,22 +119,22 @@ def _run(folder: Path, deadline: float) -> int | None:
         start_new_session=True,
     )
     try:
-        return child.wait(timeout=max(0.0, deadline - time.monotonic()))
+        return process.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         return None
     finally:
-        if child.poll() is None:
-            _kill(child)
+        if process.poll() is None:
+            _kill(process)
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill the child with what it started (CBC is a program of its own)."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
         else:
-            child.kill()
-    child.wait()
+            process.kill()
+    process.wait()
 
 
 def _collect(
