@@ -121,4 +121,9 @@ def fit(
 
         console = out.console()
         for item in written:
-            console.print(Text(f"{item['kind']}: {item['path']} ({item['sha256'][:12]})"), soft_wrap=True)
+            told = (
+                f"skipped: {item['skipped']}"
+                if "skipped" in item
+                else f"{item['path']} ({item['sha256'][:12]})"
+            )
+            console.print(Text(f"{item['kind']}: {told}"), soft_wrap=True)

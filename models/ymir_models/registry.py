@@ -10,10 +10,14 @@ from typing import Any
 
 from ymir_models.evaluation import Row
 from ymir_opt.domain.base import nearest
-from ymir_opt.domain.errors import NotFoundError
+from ymir_opt.domain.errors import InputError, NotFoundError
 from ymir_opt.domain.snapshot import Profiles
 
-__all__ = ["KINDS", "Fitted", "Kind", "find"]
+__all__ = ["KINDS", "Fitted", "Kind", "TooLittleError", "find"]
+
+
+class TooLittleError(InputError):
+    """There is data, but less than a model of this kind needs (exit code 2)."""
 
 
 @dataclass(frozen=True)

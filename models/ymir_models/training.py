@@ -8,7 +8,7 @@ from typing import Any
 
 from ymir_models.artefact import render
 from ymir_models.card import render_card
-from ymir_models.registry import KINDS, Fitted, find
+from ymir_models.registry import KINDS, Fitted, TooLittleError, find
 from ymir_opt.domain.documents import parse_snapshot, write_atomic
 from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.snapshot import Profiles
@@ -51,7 +51,8 @@ def train(
     Returns
     -------
     list of dict
-        kind, path, card and sha256 of each.
+        kind, path, card and sha256 of each; kind and ``skipped``, the reason, of one with too little data
+        if none is named.
 
     Raises
     ------
@@ -71,7 +72,20 @@ def train(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(str(folder), f"cannot be made ({error.strerror})", "name another folder") from None
-    return [write(kind.fit(data, own), folder) for kind in chosen]
+    written: list[dict[str, Any]] = []
+    lacking: list[TooLittleError] = []
+    for kind in chosen:
+        try:
+            written.append(write(kind.fit(data, own), folder))
+        except TooLittleError as error:
+            # what was asked for by name must not be left out
+            if kinds:
+                raise
+            lacking.append(error)
+            written.append({"kind": kind.name, "skipped": error.problem})
+    if len(lacking) == len(chosen):
+        raise lacking[0]
+    return written
 
 
 def _has(profiles: Profiles | None, kind: str) -> bool:

@@ -82,6 +82,35 @@ def test_own_profiles_are_fitted_and_answer_in_a_plan(ask: Answer, tmp_path: Pat
     assert {a["action"] for a in json.loads(out)["actions"]} <= {"profile", "wait"}
 
 
+def test_kinds_with_too_little_data_are_skipped_and_named(ask: Answer, tmp_path: Path) -> None:
+    rows = profiled()
+    pair = {
+        "mode": "colocate",
+        "gpu_type": "A100",
+        "gpus": 1,
+        "members": [{k: rows[0][k] for k in ("foundation_model", "peft_type", "config") if k in rows[0]}] * 2,
+        "speed_ratio": [0.6, 0.6],
+    }
+    for member in pair["members"]:
+        member["batch_size"] = 4
+    profiles = tmp_path / "profiles.json"
+    profiles.write_text(json.dumps({"throughput": rows, "colocation": [pair]}))
+    folder = str(tmp_path / "models")
+    code, out, _ = ask(["fit", "--profiles", str(profiles), "-o", folder, "--json"])
+    assert code == 0
+    found = {row["kind"]: row for row in map(json.loads, out.splitlines())}
+    assert "sha256" in found["throughput"]
+    assert "measured pairs" in found["colocation"]["skipped"]
+    assert [path.name for path in Path(folder).glob("*.json")] == ["throughput.json"]
+    # by name, and where nothing is left, it is an error
+    profiles.write_text(json.dumps({"colocation": [pair]}))
+    for arguments in (["fit"], ["fit", "colocation"]):
+        code, _, message = ask([*arguments, "--profiles", str(profiles), "-o", folder])
+        assert code == 2
+        assert message.count("\n") == 1
+        assert "measured pairs" in message
+
+
 def test_a_predicted_warm_start_reaches_a_plan_with_its_interval(ask: Answer, tmp_path: Path) -> None:
     rows = [
         {

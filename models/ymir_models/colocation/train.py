@@ -11,9 +11,8 @@ from ymir_models.colocation.fit import fit_pairs
 from ymir_models.colocation.model import PairModel
 from ymir_models.colocation.saturation import profile_saturation
 from ymir_models.evaluation import Row
-from ymir_models.registry import Fitted
+from ymir_models.registry import Fitted, TooLittleError
 from ymir_models.sources import describe, describe_profiles
-from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.snapshot import Profiles
 
 __all__ = ["KIND", "VERSION", "fit"]
@@ -58,7 +57,7 @@ def fit(root: Path | None, profiles: Profiles | None) -> Fitted:
     sets = [rows for rows in sets if rows.feasible.sum() >= FEWEST_PAIRS]
     models = [fit_pairs(rows) for rows in sets]
     if not models and not saturation:
-        raise InputError(
+        raise TooLittleError(
             KIND, f"no set has {FEWEST_PAIRS} measured pairs or 3 groups", "measure more, or name --data DIR"
         )
     return Fitted(

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ymir_models.evaluation import Row
-from ymir_models.registry import Fitted
+from ymir_models.registry import Fitted, TooLittleError
 from ymir_models.sources import describe, describe_profiles
 from ymir_models.throughput.data import StepRows, profile_rows, titan_memory, titan_models, titan_rows
 from ymir_models.throughput.fit import Key, calibrate, fit_step, predict
-from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.snapshot import Profiles
 
 __all__ = ["KIND", "VERSION", "fit"]
@@ -57,7 +56,7 @@ def fit(root: Path | None, profiles: Profiles | None) -> Fitted:
                 models[key] = calibrate(key, rows, fit_step(key, rows, (batch, gib)))
         data.append(describe_profiles(profiles))
     if not models:
-        raise InputError(
+        raise TooLittleError(
             KIND, f"no model has {FEWEST_ROWS} measured throughput rows", "measure more, or name --data DIR"
         )
     return Fitted(

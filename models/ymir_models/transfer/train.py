@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from ymir_models.evaluation import Row
-from ymir_models.registry import Fitted
+from ymir_models.registry import Fitted, TooLittleError
 from ymir_models.sources import describe, describe_profiles
 from ymir_models.transfer.data import FILES, read_taskweb
 from ymir_models.transfer.fit import fit_gain
 from ymir_models.transfer.groups import MTGNET, STANDLEY, rule_error
 from ymir_models.transfer.rule_rows import group_sets
 from ymir_models.transfer.work import Pairs, fit_mapping, fit_work, read_traces, titan_pairs
-from ymir_opt.domain.errors import InputError
 from ymir_opt.domain.snapshot import Profiles, Provenance, TransferRow
 from ymir_opt.jobmodel import Curves
 
@@ -108,7 +107,7 @@ def fit(root: Path | None, profiles: Profiles | None) -> Fitted:
     if root is not None:
         parameters["rule"] = _rule(root, pairs["joint"], data)
     if not data or not (parameters["gain"] or parameters["work"]):
-        raise InputError(KIND, "has no transfers to fit from", "name a folder with taskweb or titan")
+        raise TooLittleError(KIND, "has no transfers to fit from", "name a folder with taskweb or titan")
     return Fitted(
         kind=KIND,
         version=VERSION,
