@@ -75,8 +75,8 @@ def _over_jobs(axis: Any, rows: list[Row], name: str) -> None:
         above = middle == max(alike)
         axis.annotate(
             f"{jobs}/{gpus}",
-            (jobs, middle),
-            xytext=(0, 9 if above else -9),
+            (jobs, max(sizes[jobs, gpus]) if above else min(sizes[jobs, gpus])),
+            xytext=(0, 6 if above else -6),
             textcoords="offset points",
             ha="center",
             va="bottom" if above else "top",
