@@ -27,7 +27,8 @@ __all__ = ["Master", "Relaxation", "sift"]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 COLUMNS_PER_ROW = 2
-GUESSED_PER_ROW = 4
+GUESSED_PER_ROW, ENTERING_PER_ROW = 4, 1
+"""Columns an equation to begin with, where the prices are good; and of those that enter later."""
 FEW_PER_ROW = 8
 """So many columns a row, of the smallest reduced costs, are looked at row by row."""
 ROUNDS = 200
@@ -202,9 +203,9 @@ class Master:
             if len(among) <= count:
                 return among
             return among[np.argpartition(reduced[among], count - 1)[:count]]
-        most = FEW_PER_ROW * self.model.rows
-        if len(among) > most:
-            among = among[np.sort(np.argpartition(reduced[among], most - 1)[:most])]
+        few = FEW_PER_ROW * self.model.rows
+        if len(among) > few:
+            among = among[np.sort(np.argpartition(reduced[among], few - 1)[:few])]
         entry, begin = self.columns.entries(among)
         row = self.columns.row[entry]
         which = np.repeat(np.arange(len(among)), np.diff(begin))
@@ -215,7 +216,8 @@ class Master:
         first = np.flatnonzero(np.concatenate([np.ones(1, np.bool_), row[1:] != row[:-1]])[: len(row)])
         rank = np.arange(len(row)) - np.repeat(first, np.diff(np.append(first, len(row))))
         chosen = np.zeros(len(among), np.bool_)
-        chosen[which[rank < GUESSED_PER_ROW]] = True
+        most = ENTERING_PER_ROW if self.entered else GUESSED_PER_ROW
+        chosen[which[rank < most]] = True
         # columns of no equation have no other way in
         chosen[np.bincount(which, minlength=len(among)) == 0] = True
         return among[chosen]
