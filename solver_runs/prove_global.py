@@ -2,8 +2,9 @@
 
 Run ``python solver_runs/prove_global.py [--sizes AxB,...] [-o FILE]``. Each run is a fresh process of
 ``ymir-plan solve`` on the synthetic snapshot of that size, once without and once with ``--prove-global``;
-rows are appended as they come. With ``--titan`` the rounds of `solver_peers` from published workloads follow
-(shared data).
+rows are appended as they come. With ``--titan`` the rounds of `solver_peers` from published workloads
+follow (shared data). ``--one-model`` gives the sizes at which all jobs are of one foundation model and open
+to all others, the hardest case.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from typing import Any
 from machine import describe
 from solver_peers import TITAN, write_instance
 
-from ymir_opt.domain.documents import parse_plan
+from ymir_opt.cli.synthetic import synthetic_snapshot
+from ymir_opt.domain.documents import dump_json, parse_plan
+from ymir_opt.domain.snapshot import Sharing
 
 SIZES = "100x32,200x128,300x240,1000x240,1000x1024"
 PER_MIB = 1 << 20 if sys.platform == "darwin" else 1 << 10
@@ -50,11 +53,27 @@ def one_run(source: Path, target: Path, options: list[str]) -> dict[str, Any]:
     }
 
 
+def write_round(name: str, path: Path) -> bool:
+    """Write the snapshot of a round; False where its data are absent."""
+    kind, _, rest = name.partition("/")
+    if kind != "one-model":
+        return write_instance(name, path)
+    jobs, gpus = (int(part) for part in rest.split("x"))
+    snapshot = synthetic_snapshot(jobs, gpus, 0)
+    change = {"foundation_model": "fm0", "sharing": Sharing.ALL}
+    path.write_text(
+        dump_json(
+            snapshot.model_copy(update={"jobs": tuple(j.model_copy(update=change) for j in snapshot.jobs)})
+        )
+    )
+    return True
+
+
 def measure(name: str) -> dict[str, Any] | None:
     """Measure one round without and with the proof; None where its data are absent."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "snapshot.json", Path(folder) / "plan.json"
-        if not write_instance(name, source):
+        if not write_round(name, source):
             return None
         machine = describe()
         pool = one_run(source, target, [])
@@ -72,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--one-model", default="", metavar="AxB,...", help="sizes with one foundation model")
     parser.add_argument("--titan", action="store_true", help="rounds from Titan's traces too (shared data)")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
@@ -79,6 +99,7 @@ def main() -> None:
         f"{size}/{seed}" for size in filter(None, options.sizes.split(",")) for seed in range(options.seeds)
     ]
     names += [f"titan/{trace}@{at}" for trace, at, _ in TITAN] if options.titan else []
+    names += [f"one-model/{size}" for size in filter(None, options.one_model.split(","))]
     for name in names:
         row = measure(name)
         if row is None:
