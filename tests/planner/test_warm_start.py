@@ -23,7 +23,7 @@ from ymir_opt.formulation.instance import Instance
 from ymir_opt.planner.pipeline import plan_round
 from ymir_opt.planner.state import SolverMemory, SolverState, read_state, state_path, write_state
 
-JOBS, LEAVING = 320, 16
+JOBS, LEAVING = 420, 21
 
 
 def churned(jobs: int, gpus: int, leaving: int) -> tuple[Snapshot, Snapshot, Plan, SolverMemory]:

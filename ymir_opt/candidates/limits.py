@@ -77,7 +77,7 @@ class PoolLimits:
 
         Measured: pricing again with the duals gains more than wider beams (on 63 jobs of a published trace
         it finds what the proven global optimum has and the first pool lacks), and a rough first pool that
-        is priced again twice more than a full one that is priced again once, in less time.
+        is priced again twice more than a full one that is priced again once, in less time (above 400 jobs).
         """
         if jobs <= 100:
             return cls(passes=1)
@@ -86,7 +86,7 @@ class PoolLimits:
             pairs_per_job=8, partners_per_job=4, grown_per_job=4, counts_per_set=4, passes=2, shards=shards
         )
         if jobs <= 400:
-            return wide
+            return replace(wide, passes=1)
         if jobs <= 2000:
             return replace(wide, pairs_per_job=6, partners_per_job=3, grown_per_job=3, counts_per_set=3)
         return replace(
