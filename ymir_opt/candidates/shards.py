@@ -132,7 +132,9 @@ class Shard:
         self.stop.struck = part.struck
 
 
-def split(fm: IntArray, jobs: BoolArray, shards: int) -> list[dict[Mode, BoolArray]]:
+def split(
+    fm: IntArray, jobs: BoolArray, shards: int, modes: Sequence[Mode] = SHARED_MODES
+) -> list[dict[Mode, BoolArray]]:
     """Return which jobs' groups of each mode belong to which shard, about equally much work in each.
 
     Parameters
@@ -143,11 +145,16 @@ def split(fm: IntArray, jobs: BoolArray, shards: int) -> list[dict[Mode, BoolArr
         Those that may be in a new group.
     shards : int
         At most so many; empty ones are left out.
+    modes : sequence of Mode
+        Those in which there may be groups.
     """
-    units: list[tuple[float, Mode, BoolArray]] = [(WEIGHT[Mode.GPU_SHARE] * jobs.sum(), Mode.GPU_SHARE, jobs)]
-    for model in np.unique(fm[jobs & (fm >= 0)]).tolist():
-        mine = jobs & (fm == model)
-        units += [(WEIGHT[mode] * mine.sum(), mode, mine) for mode in SHARED_MODES[1:]]
+    units: list[tuple[float, Mode, BoolArray]] = []
+    for mode in modes:
+        # gpu_share alone crosses foundation models
+        models = np.unique(fm[jobs & (fm >= 0)]).tolist() if mode is not Mode.GPU_SHARE else [None]
+        for model in models:
+            mine = jobs if model is None else jobs & (fm == model)
+            units.append((WEIGHT[mode] * mine.sum(), mode, mine))
     # the largest first, each to the shard with the least so far
     load = np.zeros(max(1, shards))
     out: list[dict[Mode, BoolArray]] = [{} for _ in load]
@@ -162,7 +169,12 @@ def make_shards(
     evaluator: Evaluator, rules: Rules, expander: Expander, limits: PoolLimits, stop: Stop
 ) -> list[Shard]:
     """Return the shards of a round; `PoolLimits.shards` of them at most."""
-    masks = split(evaluator.jobs.fm, evaluator.jobs.startable & ~evaluator.jobs.rigid, limits.shards)
+    estimates = evaluator.estimates
+    # of speeds together rows tell, or a predictor
+    told = {row.mode for row, _ in estimates.colocation.rows} | {Mode.JOINT, Mode.SEQUENCE}
+    modes = [mode for mode in SHARED_MODES if mode in told or estimates.predictor is not None]
+    jobs = evaluator.jobs.startable & ~evaluator.jobs.rigid
+    masks = split(evaluator.jobs.fm, jobs, limits.shards, modes)
     # each has its share of what may be scored completely
     mine = replace(limits, all_pairs_to=limits.all_pairs_to // max(1, len(masks)))
-    return [Shard(evaluator, rules, expander, mine, jobs, stop) for jobs in masks]
+    return [Shard(evaluator, rules, expander, mine, of, stop) for of in masks]
