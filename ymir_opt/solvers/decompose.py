@@ -2,7 +2,8 @@
 
 1. The relaxation's prices by sifting, strengthened by odd-set inequalities (`strengthen`): once
    these are in, next to nothing separates it from the best whole point.
-2. Where next to nothing is left, a dive ends at a whole point within the gap target (`dive`).
+2. Where next to nothing is left, a dive ends at a whole point within the gap target (`dive`), or else a
+   small exact model of what is around the relaxation's fractions (`nearby`).
 3. If not: at these prices a group is worth a place in the plan only if its reduced cost is small, so the
    round is solved over few columns, and over more of them until the best point is proven within the
    gap target (`filtered`; exact, no step is heuristic).
@@ -31,6 +32,7 @@ from ymir_opt.solvers.base import (
 from ymir_opt.solvers.dive import dive
 from ymir_opt.solvers.filtered import Ladder, solve_reduced
 from ymir_opt.solvers.highs_core import solve_whole
+from ymir_opt.solvers.nearby import nearby
 from ymir_opt.solvers.strengthen import strengthen
 
 __all__ = ["DecomposeBackend", "make"]
@@ -39,6 +41,8 @@ IntArray = NDArray[np.int64]
 
 PRESOLVE_TO = 2000
 """Rows up to which HiGHS's presolve pays."""
+NEARBY_TO = 2000
+"""Rows up to which a model of what is around the fractions is quick; beyond, the whole is as quick."""
 FIRST_SHARE = 0.1
 """Share of the gap target up to which reduced costs count in the first small model."""
 PER_ROW, GROWTH, PATIENCE = 2.0, 2.5, 0.5
@@ -70,6 +74,8 @@ class DecomposeBackend:
         strong, lp, master = found
         if master is not None and limits.gap_quanta:
             point = dive(master, strong, lp, limits.gap_quanta, deadline)
+            if point is None and lp.optimal and model.rows <= NEARBY_TO:
+                point = nearby(strong, lp, limits.gap_quanta, deadline, seed)
             if point is not None and (
                 incumbent is None or model.objective(point) < model.objective(incumbent)
             ):

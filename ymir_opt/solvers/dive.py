@@ -23,9 +23,10 @@ __all__ = ["dive"]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 INTEGRAL = 1e-6
-WAYS = ((0.3, 2), (0.9, 10**9))
-"""Ways to dive, one after the other: variables above the first figure are set together, at most one in so
-many of the fractional ones. The second way mostly sets one at a time, and errs elsewhere than the first."""
+LEAST, SHARE = 0.3, 2
+"""Variables above this are set together, at most one in so many of the fractional ones."""
+FLIPS = 6
+"""A dive that had to set so many variables to 0 went wrong too early to be mended by steps back."""
 RELAXATIONS = 24
 JOIN_PER_ROW = 2
 
@@ -59,20 +60,7 @@ def dive(
     useful = _useful(master, model, lp, gap)
     if len(useful):
         master.add(useful)
-    for k, way in enumerate(WAYS):
-        if k:
-            inside = np.concatenate(master.entered)
-            master.bound(inside, model.lower[inside], model.upper[inside])
-        point = _dive(master, model, lp.bound, gap, way, deadline)
-        if point is not None:
-            return point
-    return None
-
-
-def _dive(
-    master: Master, model: LinearModel, bound: int, gap: int, way: tuple[float, int], deadline: float | None
-) -> IntArray | None:
-    target = (bound + gap - model.offset) * master.scale
+    target = (lp.bound + gap - model.offset) * master.scale
     steps: list[_Step] = []
     for _ in range(RELAXATIONS):
         left = None if deadline is None else deadline - time.monotonic()
@@ -80,18 +68,18 @@ def _dive(
             return None
         x = master.value_below(target, left)
         if x is None:
-            if not _back(master, model, steps):
+            if not _back(master, model, steps) or sum(step.value == 0 for step in steps) >= FLIPS:
                 return None
             continue
         fractional = np.flatnonzero(np.abs(x - np.rint(x)) > INTEGRAL)
         if not len(fractional):
             point = np.rint(x).astype(np.int64)
-            fits = not len(model.violated(point)) and model.objective(point) <= bound + gap
+            fits = not len(model.violated(point)) and model.objective(point) <= lp.bound + gap
             return point if fits else None
         binary = fractional[model.upper[fractional] <= 1]
         if not len(binary):
             return None
-        _set(master, steps, _Step(_nearest_one(master, model, x, binary, way), 1))
+        _set(master, steps, _Step(_nearest_one(master, model, x, binary), 1))
     return None
 
 
@@ -105,17 +93,14 @@ def _useful(master: Master, model: LinearModel, lp: LpResult, gap: int) -> IntAr
     return among
 
 
-def _nearest_one(
-    master: Master, model: LinearModel, x: FloatArray, fractional: IntArray, way: tuple[float, int]
-) -> IntArray:
+def _nearest_one(master: Master, model: LinearModel, x: FloatArray, fractional: IntArray) -> IntArray:
     """Return the variables to set to 1 next: the largest, and no two that an equation holds apart."""
     order = fractional[np.argsort(-x[fractional], kind="stable")]
-    least, share = way
-    most = max(1, len(order) // share)
+    most = max(1, len(order) // SHARE)
     taken: set[int] = set()
     chosen: list[int] = []
     for column in order.tolist():
-        if len(chosen) >= most or (chosen and x[column] < least):
+        if len(chosen) >= most or (chosen and x[column] < LEAST):
             break
         rows = master.columns.row[master.columns.start[column] : master.columns.start[column + 1]]
         rows = rows[model.row_lower[rows] == model.row_upper[rows]]
