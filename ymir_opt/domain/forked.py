@@ -1,6 +1,6 @@
 """Work beside this process: a forked copy of it that answers questions, so that nothing is built twice.
 
-Only where that is safe: on systems that can fork, with no other thread at work (a fork copies the thread
+Only where that is safe: on Linux, with no other thread at work (a fork copies the thread
 that calls alone, and whatever locks the others hold at that moment), and with a second core. Who asks
 must be able to answer alone.
 """
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
@@ -31,8 +33,15 @@ def cores_at_hand() -> int:
 
 
 def may_fork() -> bool:
-    """Say whether a fork is possible and safe now."""
-    return hasattr(os, "fork") and threading.active_count() == 1
+    """Say whether a fork is possible and safe now; on macOS system libraries do not bear it."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python counts threads of numerical libraries, too, which wait for work and hold no locks
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 class Forked(Generic[Q, A]):
@@ -53,7 +62,7 @@ class Forked(Generic[Q, A]):
 
     def __init__(self, serve: Callable[[Q], A], others: Iterable[Forked[Any, Any]] = ()) -> None:
         self._connection, theirs = Pipe()
-        self.pid = os.fork()
+        self.pid = _fork()
         if self.pid == 0:
             # nothing that the parent holds open may be closed, flushed or answered from here
             try:
@@ -150,7 +159,7 @@ def run_until(task: Callable[[], int], deadline: float, scratch: str) -> int | N
     OSError
         There is no room for another process.
     """
-    pid = os.fork()
+    pid = _fork()
     if pid == 0:
         code = 1
         try:
