@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ymir_opt.formulation import numbering
-from ymir_opt.formulation.numbering import Numbering, unique_rows
+from ymir_opt.formulation.numbering import Numbering, rank_in_runs, unique_rows
 from ymir_opt.formulation.rowwise import rank_of, sorted_columns
 
 
@@ -66,3 +66,11 @@ def test_unique_rows(values):
     rows, inverse = unique_rows(values)
     assert np.array_equal(rows[inverse], values)
     assert len({tuple(row) for row in values.tolist()}) == len(rows)
+
+
+@given(st.lists(st.integers(0, 3), max_size=20))
+def test_rank_in_runs(keys):
+    found = rank_in_runs(np.array(keys, dtype=np.int64)).tolist()
+    assert found == [
+        next(k for k in range(i + 1) if i == k or keys[i - k - 1] != keys[i]) for i in range(len(keys))
+    ]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.linear import LinearModel
 from ymir_opt.formulation.model import RoundModel
+from ymir_opt.formulation.numbering import rank_in_runs
 from ymir_opt.formulation.rowwise import sum_of
 
 __all__ = ["Prices", "dual_prices", "row_guess", "saving_of", "solo_prices", "worthwhile"]
@@ -118,9 +119,7 @@ def worthwhile(table: ColumnTable, prices: Prices, per_job: int) -> IntArray:
     row, place = np.nonzero(some.jobs >= 0)
     job = some.jobs[row, place]
     order = np.lexsort((row, -value[row], job))
-    first = np.flatnonzero(np.r_[True, np.diff(job[order]) != 0][: len(order)])
-    rank = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
-    return shared[np.unique(row[order[rank < per_job]])]
+    return shared[np.unique(row[order[rank_in_runs(job[order]) < per_job]])]
 
 
 def dual_prices(stated: RoundModel, row_duals: FloatArray, types: int) -> Prices:

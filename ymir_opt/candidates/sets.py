@@ -16,7 +16,7 @@ from ymir_opt.candidates.rules import Rules
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import ColumnTable
 from ymir_opt.formulation.evaluate import Evaluator
-from ymir_opt.formulation.numbering import unique_rows
+from ymir_opt.formulation.numbering import rank_in_runs, unique_rows
 from ymir_opt.formulation.rowwise import any_of, sum_of
 
 __all__ = ["SetFinder", "Stop"]
@@ -130,7 +130,7 @@ class SetFinder:
         )
         _, group = unique_rows(table.jobs)
         order = np.lexsort((-value, group))
-        rank = _rank(group[order])
+        rank = rank_in_runs(group[order])
         keep = np.zeros(len(table), dtype=np.bool_)
         keep[order[rank < self.limits.counts_per_set]] = True
         keep &= value >= least
@@ -147,7 +147,7 @@ class SetFinder:
         flat = members.reshape(-1)
         row = np.repeat(np.arange(len(good)), size)
         order = np.lexsort((row, -np.repeat(value[good], size), flat))
-        rank = _rank(flat[order])
+        rank = rank_in_runs(flat[order])
         keep = np.zeros(len(good), dtype=np.bool_)
         keep[row[order[rank < per_job]]] = True
         if count:
@@ -188,7 +188,7 @@ class SetFinder:
         queued = sum_of(evaluator.queued_cost[sets])
         for t in range(types):
             row, gpus = self.expander._rows(mode, sets, t)
-            rank = _rank(row)
+            rank = rank_in_runs(row)
             pick = rank < tried
             row, gpus, rank = row[pick], gpus[pick], rank[pick]
             if not len(row):
@@ -216,7 +216,7 @@ class SetFinder:
             one, two = np.concatenate([one, two]), np.concatenate([two, one])
             value = np.concatenate([value, value])
         order = np.lexsort((two, -value, one))
-        rank = _rank(one[order])
+        rank = rank_in_runs(one[order])
         width = self.limits.partners_per_job
         out = np.full((self.evaluator.jobs.count, width), -1, dtype=np.int64)
         top = order[rank < width]
@@ -238,11 +238,3 @@ class SetFinder:
             wider = np.sort(wider, axis=1)
         wider = unique_rows(wider)[0]
         return wider[self.rules.allowed(mode, wider)] if len(wider) else wider
-
-
-def _rank(sorted_keys: IntArray) -> IntArray:
-    """Return each element's position within its run of equal keys."""
-    if not len(sorted_keys):
-        return np.zeros(0, dtype=np.int64)
-    first = np.flatnonzero(np.r_[True, sorted_keys[1:] != sorted_keys[:-1]])
-    return np.arange(len(sorted_keys)) - np.repeat(first, np.diff(np.r_[first, len(sorted_keys)]))

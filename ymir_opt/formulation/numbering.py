@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Numbering", "unique_rows"]
+__all__ = ["Numbering", "rank_in_runs", "unique_rows"]
 
 IntArray = NDArray[np.int64]
 
@@ -38,6 +38,14 @@ def unique_rows(values: IntArray) -> tuple[IntArray, IntArray]:
         size *= width
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     return values[first], inverse
+
+
+def rank_in_runs(sorted_keys: IntArray) -> IntArray:
+    """Return each element's position within its run of equal keys."""
+    if not len(sorted_keys):
+        return np.zeros(0, dtype=np.int64)
+    first = np.flatnonzero(np.r_[True, sorted_keys[1:] != sorted_keys[:-1]])
+    return np.arange(len(sorted_keys)) - np.repeat(first, np.diff(np.r_[first, len(sorted_keys)]))
 
 
 class Numbering:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.formulation.linear import LinearModel
+from ymir_opt.formulation.numbering import rank_in_runs
 from ymir_opt.solvers.base import FloatArray, float_bounds
 from ymir_opt.solvers.cuts import Cut
 from ymir_opt.solvers.highs_core import cost_scale, new_solver
@@ -213,8 +214,7 @@ class Master:
         row, which = row[equation], which[equation]
         order = np.lexsort((which, reduced[among][which], row))
         row, which = row[order], which[order]
-        first = np.flatnonzero(np.concatenate([np.ones(1, np.bool_), row[1:] != row[:-1]])[: len(row)])
-        rank = np.arange(len(row)) - np.repeat(first, np.diff(np.append(first, len(row))))
+        rank = rank_in_runs(row)
         chosen = np.zeros(len(among), np.bool_)
         most = ENTERING_PER_ROW if self.entered else GUESSED_PER_ROW
         chosen[which[rank < most]] = True
