@@ -31,15 +31,14 @@ CHURN = 20
 """One job in so many leaves."""
 
 
-def churned(jobs: int, gpus: int, seed: int) -> tuple[Snapshot, Plan, SolverMemory]:
-    """Return a round after churn, the plan of the one before, and what its solver left."""
+def churned(jobs: int, gpus: int, seed: int = 0) -> tuple[Snapshot, Snapshot, Plan, SolverMemory]:
+    """Return a round, the one after churn, the plan of the first, and what its solver left."""
     leaving = jobs // CHURN
     every = synthetic_snapshot(jobs + leaving, gpus, seed)
     before = every.model_copy(update={"jobs": every.jobs[:jobs]})
-    held = {name for group in before.groups for name in group.jobs}
-    if held & {job.id for job in every.jobs[jobs:]}:
-        groups = tuple(g for g in before.groups if set(g.jobs) <= {job.id for job in before.jobs})
-        before = before.model_copy(update={"groups": groups})
+    there = {job.id for job in before.jobs}
+    groups = tuple(group for group in before.groups if there.issuperset(group.jobs))
+    before = before.model_copy(update={"groups": groups})
     memory = SolverMemory()
     plan = plan_round(before, memory=memory, alternatives=False)
     carried = outcome(before, plan)
@@ -48,13 +47,13 @@ def churned(jobs: int, gpus: int, seed: int) -> tuple[Snapshot, Plan, SolverMemo
     gone = set(waiting[:leaving])
     coming = [j.model_copy(update={"state": JobState.PENDING}) for j in every.jobs[jobs:] if j.id not in held]
     stay = tuple(job for job in carried.jobs if job.id not in gone)
-    return carried.model_copy(update={"jobs": (*stay, *coming)}), plan, memory
+    return before, carried.model_copy(update={"jobs": (*stay, *coming)}), plan, memory
 
 
 def measure(size: str, seed: int, repetitions: int) -> dict[str, Any]:
     """Measure one size and seed."""
     jobs, gpus = (int(part) for part in size.split("x"))
-    after, plan, left = churned(jobs, gpus, seed)
+    _, after, plan, left = churned(jobs, gpus, seed)
     best: dict[str, float] = {}
     objective: dict[str, float] = {}
     for _ in range(repetitions):

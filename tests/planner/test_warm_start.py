@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from warm_start import churned
 
 from ymir_opt.candidates import PoolLimits
 from ymir_opt.candidates.generate import Generator
 from ymir_opt.candidates.shards import Look
 from ymir_opt.candidates.spread import Spread
 from ymir_opt.cli.synthetic import synthetic_snapshot
-from ymir_opt.domain.outcome import outcome
-from ymir_opt.domain.plan import Plan
-from ymir_opt.domain.snapshot import JobState, Snapshot
 from ymir_opt.estimates import Estimates
 from ymir_opt.formulation.columns import MODES
 from ymir_opt.formulation.evaluate import Evaluator
@@ -23,22 +21,7 @@ from ymir_opt.formulation.instance import Instance
 from ymir_opt.planner.pipeline import plan_round
 from ymir_opt.planner.state import SolverMemory, SolverState, read_state, state_path, write_state
 
-JOBS, LEAVING = 420, 21
-
-
-def churned(jobs: int, gpus: int, leaving: int) -> tuple[Snapshot, Snapshot, Plan, SolverMemory]:
-    """Return a round, the next with 5 % other jobs, the first's plan and state."""
-    every = synthetic_snapshot(jobs + leaving, gpus)
-    before = every.model_copy(update={"jobs": every.jobs[:jobs]})
-    memory = SolverMemory()
-    plan = plan_round(before, memory=memory, alternatives=False)
-    carried = outcome(before, plan)
-    held = {name for group in carried.groups for name in group.jobs}
-    waiting = [j.id for j in carried.jobs if j.state is JobState.PENDING and j.id not in held]
-    gone = set(waiting[:leaving])
-    stay = [job for job in carried.jobs if job.id not in gone]
-    after = carried.model_copy(update={"jobs": (*stay, *every.jobs[jobs:])})
-    return before, after, plan, memory
+JOBS = 420
 
 
 def test_after_churn_the_state_spares_a_look_and_loses_next_to_nothing(
@@ -47,7 +30,7 @@ def test_after_churn_the_state_spares_a_look_and_loses_next_to_nothing(
     looks: list[Look] = []
     columns = Spread.columns
     monkeypatch.setattr(Spread, "columns", lambda self, look: looks.append(look) or columns(self, look))
-    _, after, plan, memory = churned(JOBS, 128, LEAVING)
+    _, after, plan, memory = churned(JOBS, 128)
     assert memory.after is not None
     assert memory.after.groups
     looks.clear()
@@ -64,7 +47,7 @@ def test_after_churn_the_state_spares_a_look_and_loses_next_to_nothing(
 
 
 def test_groups_of_the_round_before_are_candidates() -> None:
-    _, after, _, memory = churned(JOBS, 128, LEAVING)
+    _, after, _, memory = churned(JOBS, 128)
     state = memory.after
     assert state is not None
     instance = Instance.of(after)
@@ -88,7 +71,7 @@ def test_groups_of_the_round_before_are_candidates() -> None:
 
 
 def test_a_state_comes_back_from_its_file(tmp_path: Path) -> None:
-    before, _, plan, memory = churned(120, 64, 6)
+    before, _, plan, memory = churned(120, 64)
     assert memory.after is not None
     path = state_path(str(tmp_path / "plan.json"))
     assert read_state(path, plan) is None

@@ -18,6 +18,7 @@ from ymir_opt.candidates.rules import Rules
 from ymir_opt.domain.snapshot import Job, JobState, Mode
 from ymir_opt.formulation.columns import MAX_MEMBERS, ColumnTable, concatenate
 from ymir_opt.formulation.evaluate import Evaluator
+from ymir_opt.formulation.numbering import rank_in_runs
 from ymir_opt.formulation.rowwise import sum_of
 
 __all__ = ["Exhaustive", "reduced_costs"]
@@ -103,9 +104,7 @@ class Exhaustive:
         A group with others of the class has a reduced cost no lower than with these in their place.
         """
         order = np.lexsort((-worth, self.alike))
-        ordered = self.alike[order]
-        first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)])
-        rank = np.arange(len(order)) - np.repeat(first, np.diff(np.r_[first, len(order)]))
+        rank = rank_in_runs(self.alike[order])
         out = np.zeros(len(order), dtype=np.bool_)
         out[order[rank < MAX_MEMBERS]] = True
         return out

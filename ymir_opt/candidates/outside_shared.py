@@ -59,8 +59,7 @@ class SharedSearch:
 
     def wanted(self, asked: Asked, budget: Budget) -> Iterator[Wanted]:
         """Yield sets that may have a column of a reduced cost below what is asked."""
-        estimates = self.evaluator.estimates
-        if estimates.predictor is None and not any(r.mode is self.mode for r, _ in estimates.colocation.rows):
+        if self.evaluator.estimates.colocation.largest(self.mode) == 0:
             return
         if self.near is None:
             self.near = self._prepare()

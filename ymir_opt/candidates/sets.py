@@ -11,7 +11,7 @@ from ymir_opt.candidates.expand import Expander
 from ymir_opt.candidates.limits import PoolLimits
 from ymir_opt.candidates.memory import Scored, ScoreMemory
 from ymir_opt.candidates.partners import PairFinder
-from ymir_opt.candidates.prices import Prices
+from ymir_opt.candidates.prices import Prices, saving_of
 from ymir_opt.candidates.rules import Rules
 from ymir_opt.domain.snapshot import Mode
 from ymir_opt.formulation.columns import ColumnTable
@@ -111,11 +111,10 @@ class SetFinder:
 
     def _most_members(self, mode: Mode) -> int:
         """Return how many members a group may have: speeds together are known from rows (or a predictor)."""
-        estimates = self.evaluator.estimates
-        if mode not in (Mode.GPU_SHARE, Mode.COLOCATE) or estimates.predictor is not None:
+        if mode not in (Mode.GPU_SHARE, Mode.COLOCATE):
             return self.limits.max_members
-        known = (len(members) for row, members in estimates.colocation.rows if row.mode is mode)
-        return min(self.limits.max_members, max(known, default=0))
+        largest = self.evaluator.estimates.colocation.largest(mode)
+        return self.limits.max_members if largest is None else min(self.limits.max_members, largest)
 
     def _expand(self, mode: Mode, sets: IntArray, least: float) -> ColumnTable:
         """Return the columns of the sets, the best counts of each."""
@@ -124,10 +123,7 @@ class SetFinder:
         table = self.expander.expand(mode, sets) if len(sets) else self.expander.empty()
         if not len(table):
             return table
-        queued = sum_of(np.append(table.queued_cost, 0)[table.jobs])
-        value = self.prices.reduced(
-            (queued - table.cost).astype(np.float64), table.type, table.gpus, table.jobs
-        )
+        value = self.prices.reduced(saving_of(table), table.type, table.gpus, table.jobs)
         _, group = unique_rows(table.jobs)
         order = np.lexsort((-value, group))
         rank = rank_in_runs(group[order])

@@ -169,10 +169,9 @@ def make_shards(
     evaluator: Evaluator, rules: Rules, expander: Expander, limits: PoolLimits, stop: Stop
 ) -> list[Shard]:
     """Return the shards of a round; `PoolLimits.shards` of them at most."""
-    estimates = evaluator.estimates
+    largest = evaluator.estimates.colocation.largest
     # of speeds together rows tell, or a predictor
-    told = {row.mode for row, _ in estimates.colocation.rows} | {Mode.JOINT, Mode.SEQUENCE}
-    modes = [mode for mode in SHARED_MODES if mode in told or estimates.predictor is not None]
+    modes = [mode for mode in SHARED_MODES if mode in (Mode.JOINT, Mode.SEQUENCE) or largest(mode) != 0]
     jobs = evaluator.jobs.startable & ~evaluator.jobs.rigid
     masks = split(evaluator.jobs.fm, jobs, limits.shards, modes)
     # each has its share of what may be scored completely

@@ -45,6 +45,15 @@ class ColocationTable:
         """Whether the members' tasks can matter to an answer."""
         return self._by_task
 
+    def largest(self, mode: Mode) -> int | None:
+        """Return how many members the largest group has that a row of a mode tells of, 0 without one.
+
+        None where a predictor may answer for groups of any size.
+        """
+        if self._predictor is not None:
+            return None
+        return max((len(members) for row, members in self.rows if row.mode is mode), default=0)
+
     def lookup(self, mode: Mode, gpu_type: str, gpus: int, members: Sequence[MemberKey]) -> Colocation | None:
         """Return the group's speed ratios in the order of ``members``, or None where unknown.
 

@@ -8,16 +8,16 @@ sequence: one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ymir_opt.domain.snapshot import Mode
-from ymir_opt.estimates import Colocation, ThroughputKey
+from ymir_opt.estimates import ThroughputKey
 from ymir_opt.formulation.jobs import JobTable
-from ymir_opt.formulation.numbering import Numbering
+from ymir_opt.formulation.numbering import Answers, Rows
 from ymir_opt.formulation.rowwise import any_of, min_of, rank_of, sorted_columns, sum_of
 
 __all__ = ["GroupSpeeds", "run_times"]
@@ -74,43 +74,6 @@ def run_times(
     return out
 
 
-class _Colocations:
-    """Estimates of co-located groups of one mode and width, each asked for once.
-
-    Attributes
-    ----------
-    ratio : float64[N, K]
-        Of members in ascending order of signature.
-    memory : float64[N]
-    predicted : bool[N]
-    """
-
-    def __init__(self, width: int, ask: Callable[[tuple[int, ...]], Colocation | None]) -> None:
-        self.ask = ask
-        self.numbering = Numbering(2 + width)
-        self.ratio = np.zeros((0, width))
-        self.memory = np.zeros(0)
-        self.predicted = np.zeros(0, np.bool_)
-
-    def numbers(self, fields: Sequence[IntArray]) -> IntArray:
-        """Return the number of each (type, GPUs, signatures in ascending order), int64[M]."""
-        numbers, new = self.numbering.numbers(fields)
-        if new:
-            width = self.ratio.shape[1]
-            ratio = np.full((new, width), np.nan)
-            memory, predicted = np.full(new, np.nan), np.zeros(new, np.bool_)
-            for i, row in enumerate(self.numbering.rows[-new:]):
-                found = self.ask(row)
-                if found is not None:
-                    ratio[i, width - len(found.speed_ratio) :] = found.speed_ratio
-                    memory[i] = np.nan if found.memory_gib is None else found.memory_gib
-                    predicted[i] = found.predicted
-            self.ratio = np.concatenate([self.ratio, ratio])
-            self.memory = np.concatenate([self.memory, memory])
-            self.predicted = np.concatenate([self.predicted, predicted])
-        return numbers
-
-
 class GroupSpeeds:
     """Rates and memory of groups in every mode."""
 
@@ -128,10 +91,10 @@ class GroupSpeeds:
             + [np.nan]
         )
 
-        # what was asked of joint groups: (key, type, GPUs, batch) by number, and speed, memory, predicted
-        self._asked = Numbering(4)
-        self._answers = np.zeros((0, 3))
-        self._colocations: dict[tuple[Mode, int], _Colocations] = {}
+        # speed, memory and predicted (0 or 1) of joint groups by (key, type, GPUs, batch)
+        self._joint = Answers(4, 3, self._joint_speeds)
+        # by mode and width: speed ratios in ascending order of signature, memory, predicted (0 or 1)
+        self._colocations: dict[tuple[Mode, int], Answers] = {}
 
     def alone(self, members: IntArray, types: IntArray, gpus: IntArray) -> FloatArray:
         """Return each member's samples/s alone on the group's GPUs, [M, K]; NaN where unknown."""
@@ -165,21 +128,29 @@ class GroupSpeeds:
         width = members.shape[1]
         kind = (mode, width)
         if kind not in self._colocations:
-            self._colocations[kind] = _Colocations(width, partial(self._colocated, mode))
-        known = self._colocations[kind]
-        numbers = known.numbers([types, gpus, *sorted_columns(signature)])
-        out = known.ratio.reshape(-1)[numbers[:, None] * width + rank_of(signature)]
+            self._colocations[kind] = Answers(2 + width, width + 2, partial(self._colocated, mode))
+        answers = self._colocations[kind]
+        numbers = answers.numbers([types, gpus, *sorted_columns(signature)])
+        known = answers.known
+        out = known.reshape(-1)[numbers[:, None] * (width + 2) + rank_of(signature)]
         out[any_of(active & (signature < 0))] = np.nan
-        return out, known.memory[numbers], known.predicted[numbers]
+        return out, known[numbers, width], known[numbers, width + 1] == 1.0
 
-    def _colocated(self, mode: Mode, row: tuple[int, ...]) -> Colocation | None:
-        """Return the estimate of (type, GPUs, member signatures; -1 pads in front)."""
-        group = [s for s in row[2:] if s >= 0]
-        if len(group) < 2:
-            return None
-        return self.jobs.estimates.colocation.lookup(
-            mode, self.jobs.instance.types[row[0]], row[1], [self.jobs.signature_keys[s] for s in group]
-        )
+    def _colocated(self, mode: Mode, rows: Rows) -> FloatArray:
+        """Return the figures of rows of (type, GPUs, member signatures; -1 pads in front), [N, K + 2]."""
+        width = len(rows[0]) - 2
+        out = np.full((len(rows), width + 2), np.nan)
+        out[:, -1] = 0.0
+        for figures, (t, gpus, *signatures) in zip(out, rows, strict=True):
+            group = [self.jobs.signature_keys[s] for s in signatures if s >= 0]
+            if len(group) < 2:
+                continue
+            name = self.jobs.instance.types[t]
+            found = self.jobs.estimates.colocation.lookup(mode, name, gpus, group)
+            if found is not None:
+                figures[width - len(group) : width] = found.speed_ratio
+                figures[width:] = (np.nan if found.memory_gib is None else found.memory_gib, found.predicted)
+        return out
 
     def joint(
         self, members: IntArray, types: IntArray, gpus: IntArray, active: BoolArray
@@ -198,7 +169,8 @@ class GroupSpeeds:
         def joint(active: BoolArray) -> tuple[FloatArray, FloatArray, BoolArray]:
             batch = np.where(active, batches, 0)
             total = sum_of(batch)
-            answer = self._joint_speeds([keys[row, np.argmax(active, axis=1)], types, gpus, total])
+            numbers = self._joint.numbers([keys[row, np.argmax(active, axis=1)], types, gpus, total])
+            answer = self._joint.known[numbers]
             rate, memory, predicted = answer[:, 0], answer[:, 1], answer[:, 2] == 1.0
             with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
                 each = rate[:, None] * batch / np.maximum(total, 1)[:, None]
@@ -207,20 +179,17 @@ class GroupSpeeds:
 
         return joint
 
-    def _joint_speeds(self, fields: Sequence[IntArray]) -> FloatArray:
-        """Return [M, 3] samples/s, memory and predicted (0 or 1) of (key, type, GPUs, batch), remembered."""
-        numbers, new = self._asked.numbers(fields)
-        if new:
-            rows = np.array(self._asked.rows[-new:], dtype=np.int64)
-            fresh = np.tile(np.array([np.nan, np.nan, 0.0]), (new, 1))
-            for k, t in sorted({(k, t) for k, t in rows[:, :2].tolist() if k >= 0}):
-                mine = np.flatnonzero((rows[:, 0] == k) & (rows[:, 1] == t))
-                found = self.jobs.estimates.throughput(
-                    self.keys[k], self.jobs.instance.types[t], rows[mine, 2], rows[mine, 3]
-                )
-                fresh[mine] = np.column_stack(found)
-            self._answers = np.concatenate([self._answers, fresh])
-        return self._answers[numbers]
+    def _joint_speeds(self, rows: Rows) -> FloatArray:
+        """Return samples/s, memory and predicted (0 or 1) of rows of (key, type, GPUs, batch), [N, 3]."""
+        asked = np.array(rows, dtype=np.int64)
+        out = np.tile(np.array([np.nan, np.nan, 0.0]), (len(rows), 1))
+        for k, t in sorted({(k, t) for k, t in asked[:, :2].tolist() if k >= 0}):
+            mine = np.flatnonzero((asked[:, 0] == k) & (asked[:, 1] == t))
+            found = self.jobs.estimates.throughput(
+                self.keys[k], self.jobs.instance.types[t], asked[mine, 2], asked[mine, 3]
+            )
+            out[mine] = np.column_stack(found)
+        return out
 
     def rate_function(self, mode: Mode, members: IntArray, types: IntArray, gpus: IntArray) -> RateFunction:
         """Return the rates of a mode as `run_times` asks for them."""

@@ -7,14 +7,16 @@ their numbers in one step; sorting every batch again, as ``np.unique`` does, tak
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Numbering", "rank_in_runs", "unique_rows"]
+__all__ = ["Answers", "Numbering", "Rows", "rank_in_runs", "unique_rows"]
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+Rows = Sequence[tuple[int, ...]]
 
 CODES = 2**62
 # cells of the dense table, four bytes each
@@ -154,3 +156,35 @@ class Numbering:
             at = self._cells([self._place[f][known[:, f] + 1] for f in range(known.shape[1])])
             self._table[at] = np.arange(len(self.rows), dtype=np.int32)
         return True
+
+
+class Answers:
+    """Figures for rows of small whole numbers, each row asked about once.
+
+    Parameters
+    ----------
+    fields, figures : int
+        Numbers in a row; figures in its answer.
+    ask : callable
+        Gives the answers to new rows, float64[N, figures].
+
+    Attributes
+    ----------
+    known : float64[N, figures]
+        By number of the row.
+    """
+
+    def __init__(
+        self, fields: int, figures: int, ask: Callable[[Rows], Sequence[Sequence[float]] | FloatArray]
+    ) -> None:
+        self.ask = ask
+        self.numbering = Numbering(fields)
+        self.known = np.zeros((0, figures))
+
+    def numbers(self, fields: Sequence[IntArray]) -> IntArray:
+        """Return the row in `known` of each row that is given by its fields, int64[M]."""
+        numbers, new = self.numbering.numbers(fields)
+        if new:
+            answers = np.asarray(self.ask(self.numbering.rows[-new:]), dtype=np.float64)
+            self.known = np.concatenate([self.known, answers])
+        return numbers

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ymir_opt.domain.snapshot import Mode, Sharing
 from ymir_opt.estimates import WorkRatio
 from ymir_opt.formulation.jobs import JobTable
-from ymir_opt.formulation.numbering import Numbering
+from ymir_opt.formulation.numbering import Answers, Rows
 from ymir_opt.formulation.rowwise import all_of, rank_of, sorted_columns
 
 __all__ = ["Work", "WorkModel"]
@@ -25,9 +25,6 @@ __all__ = ["Work", "WorkModel"]
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
-
-
-Ask = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,8 @@ class WorkModel:
         self.tasks = tuple(rows)
         self.adapters = instance.snapshot.adapters
         # by number of members: the tuples of tasks that were asked about, and what was answered
-        self._joints: dict[int, _Answers] = {}
-        self._warm = _Answers(2, 5)
+        self._joints: dict[int, Answers] = {}
+        self._warm = Answers(2, 5, self._warm_rows)
 
     @cached_property
     def _starts(self) -> dict[str, FloatArray]:
@@ -198,9 +195,15 @@ class WorkModel:
         out = np.full((5, *members.shape), np.nan)
         task = np.where(members >= 0, self.task[members], -1)
         for k in range(1, members.shape[1]):
-            numbers = self._warm.numbers((task[:, k - 1], task[:, k]), self._warm_row)
+            numbers = self._warm.numbers((task[:, k - 1], task[:, k]))
             out[:, :, k] = self._warm.known[numbers].T
         return out
+
+    def _warm_rows(self, rows: Rows) -> list[Sequence[float]]:
+        return [self._warm_row(row) for row in rows]
+
+    def _joint_rows(self, rows: Rows) -> list[Sequence[float]]:
+        return [self._joint_row(row) for row in rows]
 
     def _warm_row(self, row: tuple[int, ...]) -> Sequence[float]:
         """Return ratio, low, high, p, predicted of (source, target task)."""
@@ -218,9 +221,9 @@ class WorkModel:
         task = np.where(members >= 0, self.task[members], -1)
         answers = self._joints.get(width)
         if answers is None:
-            answers = self._joints[width] = _Answers(width, 5 * width)
+            answers = self._joints[width] = Answers(width, 5 * width, self._joint_rows)
         # whatever the order of the members, a set of tasks is looked up once
-        numbers = answers.numbers(sorted_columns(task), self._joint_row)
+        numbers = answers.numbers(sorted_columns(task))
         at = numbers[:, None] * (5 * width) + rank_of(task)
         figures = answers.known.reshape(-1)
         return np.stack([figures[at + width * i] for i in range(5)])
@@ -247,29 +250,6 @@ class WorkModel:
                 of = (found.ratio, found.low, found.high, found.p_benefit, float(found.predicted))
                 figures[k::width] = of
         return figures
-
-
-class _Answers:
-    """Answers to rows of small whole numbers, each asked for once.
-
-    Attributes
-    ----------
-    known : float64[N, figures]
-    """
-
-    def __init__(self, fields: int, figures: int) -> None:
-        self.numbering = Numbering(fields)
-        self.known = np.zeros((0, figures))
-
-    def numbers(
-        self, fields: Sequence[IntArray], ask: Callable[[tuple[int, ...]], Sequence[float]]
-    ) -> IntArray:
-        """Return the row in `known` of each row that is given by its fields, int64[M]."""
-        numbers, new = self.numbering.numbers(fields)
-        if new:
-            answers = np.array([ask(row) for row in self.numbering.rows[-new:]], dtype=np.float64)
-            self.known = np.concatenate([self.known, answers])
-        return numbers
 
 
 def _fill(table: dict[str, FloatArray], at: tuple[int, int], found: WorkRatio) -> None:
